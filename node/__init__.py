@@ -1,0 +1,1 @@
+"""The hypha daemon: gateway, scheduler, worker and data node."""
