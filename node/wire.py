@@ -1,0 +1,549 @@
+"""Every message that crosses the network between nodes.
+
+Messages are MessagePack maps. Unknown fields are ignored, so a newer node can talk to an older one.
+Durations, never instants, cross the network: clocks of two machines are never compared.
+
+A `Request` is one HTTP call, `POST /rpc/<method>`; its type names the answer. A refusal is a `Refusal`
+with HTTP status 4xx and one of these codes:
+
+| code | meaning |
+|---|---|
+| `denied` | the caller's role or membership does not allow this |
+| `unknown` | no such lease, task, job, dataset, slice or version here |
+| `stale` | the message belongs to an epoch, round or lease that is over |
+| `conflict` | it contradicts something already accepted |
+| `invalid` | malformed, or outside the bounds |
+| `busy` | not now; the same call may succeed later |
+| `full` | no room on disk or in memory |
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Generic, TypeVar
+
+import msgspec
+
+A = TypeVar("A", bound="Message")
+
+PROTOCOL = 1
+MAX_MESSAGE_BYTES = 4 << 20
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of everything below."""
+
+
+class Request(Message, Generic[A], frozen=True):
+    """A call to one peer; `method` is its path, `answer` the type it is answered with."""
+
+    method: ClassVar[str]
+    answer: ClassVar[type[Message]]
+
+
+class Ack(Message, frozen=True):
+    """Done, with nothing to say."""
+
+
+class Refusal(Message, frozen=True):
+    """Why a request was declined; `code` is from the table above."""
+
+    code: str
+    detail: str
+    hint: str = ""
+
+
+class Resources(Message, frozen=True):
+    """Cores, and gigabytes (10^9 bytes) of memory, disk and video memory."""
+
+    cpu: float = 0.0
+    memory: float = 0.0
+    storage: float = 0.0
+    gpu: float = 0.0
+
+
+# ---- records that others pass on: signed by their origin ------------------------------------------
+
+
+class Signed(Message, frozen=True):
+    """Bytes, a signature over exactly these bytes, and the certificates (DER, leaf first) that make it count."""
+
+    payload: bytes
+    signature: bytes
+    chain: list[bytes]
+
+
+class PeerRecord(Message, frozen=True, tag="peer"):
+    """Who a node is and where it can be reached. The highest `seq` of a peer wins."""
+
+    peer_id: str
+    seq: int
+    name: str
+    roles: list[str]
+    addresses: list[str]
+    ttl_s: float
+    version: str = ""
+    leaving: bool = False
+
+
+class ProviderRecord(Message, frozen=True, tag="provider"):
+    """A peer serves a dataset; `digest` is the SHA-256 of its manifest. `slices` 0 withdraws it."""
+
+    peer_id: str
+    seq: int
+    dataset: str
+    digest: str
+    slices: int
+    rows: int
+    size_bytes: int
+    ttl_s: float
+
+
+class ExecutorKind(Message, frozen=True):
+    """What a task needs to run: a class (`train`, `aggregate`, `inference`) and, if given, one executor's name."""
+
+    class_: str = msgspec.field(name="class")
+    name: str = ""
+
+
+class Advertisement(Message, frozen=True, tag="advertisement"):
+    """A scheduler looks for `count` workers for one kind of task (topic `hypha/worker`).
+
+    `bid` is the price it offers for each, an hour; what it would pay at most stays with the scheduler.
+    """
+
+    peer_id: str
+    seq: int
+    advert_id: str
+    job_id: str
+    executor: ExecutorKind
+    resources: Resources
+    bid: float
+    count: int
+    ttl_s: float
+    """How long offers for it are welcome."""
+    exclude: list[str] = []
+    """Peers that need not answer."""
+
+
+Record = PeerRecord | ProviderRecord | Advertisement
+
+
+class Passed(Message, frozen=True):
+    """A signed record on its way. `remaining_s` is what is left of its life, as the sender knows it."""
+
+    signed: Signed
+    remaining_s: float
+    hops: int = 0
+
+
+# ---- membership and gossip ------------------------------------------------------------------------
+
+
+class Welcome(Message, frozen=True):
+    """The answer to `Hello`: who is here, and the address the caller is seen from."""
+
+    record: Passed
+    observed: str = ""
+    protocol: int = PROTOCOL
+
+
+class Hello(Request[Welcome], frozen=True):
+    """First call on a link: introduces the caller."""
+
+    method = "hello"
+    answer = Welcome
+    record: Passed
+    protocol: int = PROTOCOL
+
+
+class Exchanged(Message, frozen=True):
+    """What the other end had and we lack, and the keys it wants from us."""
+
+    records: list[Passed]
+    wanted: list[str]
+
+
+class Exchange(Request[Exchanged], frozen=True):
+    """Anti-entropy: `known` maps a record key (`peer:<id>`, `provider:<id>:<dataset>`) to its `seq`."""
+
+    method = "exchange"
+    answer = Exchanged
+    known: dict[str, int]
+
+
+class Gossip(Request[Ack], frozen=True):
+    """Records pushed to a neighbour, which passes on what is new to it."""
+
+    method = "gossip"
+    answer = Ack
+    records: list[Passed]
+
+
+class Providers(Message, frozen=True):
+    """Provider records of one dataset."""
+
+    records: list[Passed]
+
+
+class FindProviders(Request[Providers], frozen=True):
+    """Who serves this dataset?"""
+
+    method = "providers/find"
+    answer = Providers
+    dataset: str
+
+
+# ---- allocation -----------------------------------------------------------------------------------
+
+
+class Offer(Request[Ack], frozen=True):
+    """Worker to scheduler: I hold these resources for you for `ttl_s`; accept by renewing `lease_id`."""
+
+    method = "offer"
+    answer = Ack
+    advert_id: str
+    lease_id: str
+    executor: ExecutorKind
+    resources: Resources
+    price: float
+    ttl_s: float
+
+
+class Decline(Request[Ack], frozen=True):
+    """Worker to scheduler: not me, and why (`gpu 0 < 10`), so that a waiting job can say what it waits for."""
+
+    method = "decline"
+    answer = Ack
+    advert_id: str
+    reason: str
+
+
+class LeaseRenewed(Message, frozen=True):
+    """The lease holds for another `duration_s`."""
+
+    duration_s: float
+
+
+class RenewLease(Request[LeaseRenewed], frozen=True):
+    """Scheduler to worker. The first renewal accepts the offer. Only the scheduler it was offered to may renew."""
+
+    method = "lease/renew"
+    answer = LeaseRenewed
+    lease_id: str
+    job_id: str
+    duration_s: float
+
+
+class ReleaseLease(Request[Ack], frozen=True):
+    """Scheduler to worker: no longer needed. Tasks under it end. Idempotent."""
+
+    method = "lease/release"
+    answer = Ack
+    lease_id: str
+
+
+# ---- tasks ----------------------------------------------------------------------------------------
+
+
+class ModelSource(Message, frozen=True):
+    """Where a model comes from.
+
+    `repository` (Hugging Face) or, when empty, files of the job's own folder. `task` is the kebab-case name of a
+    Transformers Auto class (`causal-lm`), or `torch` for a module from the job's folder. A source without weights is
+    initialised once, by the parameter server, from `seed`.
+    """
+
+    task: str
+    repository: str = ""
+    revision: str = ""
+    filenames: list[str] = []
+    input_names: list[str] = []
+    seed: int = 0
+    has_token: bool = False
+
+
+class InnerOptimizer(Message, frozen=True):
+    """AdamW, with the optional schedule `cosine-with-warmup`, `linear-with-warmup` or `wsd`."""
+
+    learning_rate: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    schedule: str = ""
+    warmup_steps: int = 0
+    total_steps: int = 0
+    decay_steps: int = 0
+
+
+class OuterOptimizer(Message, frozen=True):
+    """SGD with Nesterov momentum on the mean pseudo-gradient (DiLoCo, arXiv 2311.08105)."""
+
+    learning_rate: float
+    momentum: float
+
+
+class Member(Message, frozen=True):
+    """A training task of a group; its update is expected from round `since_round` on."""
+
+    task_id: str
+    peer_id: str
+    since_round: int
+
+
+class TrainTask(Message, frozen=True, tag="train"):
+    """Train on slices from the scheduler; send pseudo-gradients to `parameter_server`, pull steps from it."""
+
+    model: ModelSource
+    dataset: str
+    parameter_server: str
+    optimizer: InnerOptimizer
+    batch_size: int
+    rounds: int
+    preprocessor: ModelSource | None = None
+    validation_dataset: str = ""
+    evaluate: bool = False
+    """Report the validation loss of the version this task starts from."""
+
+
+class AggregateTask(Message, frozen=True, tag="aggregate"):
+    """Be the parameter server: make version 0, close `rounds` rounds, export the last version."""
+
+    model: ModelSource
+    optimizer: OuterOptimizer
+    rounds: int
+    members: list[Member]
+    min_members: int = 1
+
+
+class Dispatched(Message, frozen=True):
+    """The task is starting; its state follows by `TaskStatus`."""
+
+
+class Dispatch(Request[Dispatched], frozen=True):
+    """Scheduler to worker: run this under that lease. Idempotent for the same `task_id`.
+
+    The job's folder, if `folder_sha256` is set, is fetched from the scheduler (`GET /bulk/jobs/<job>/folder`).
+    """
+
+    method = "task/dispatch"
+    answer = Dispatched
+    lease_id: str
+    job_id: str
+    task_id: str
+    epoch: int
+    executor: ExecutorKind
+    task: TrainTask | AggregateTask
+    folder_sha256: str = ""
+    runs_job_code: bool = False
+    token: str = msgspec.field(default="", name="secret")
+    """Token for the model's repository. Never logged, never in an executor's arguments or environment."""
+
+
+class CancelTask(Request[Ack], frozen=True):
+    """Scheduler to worker: end this task now. Idempotent."""
+
+    method = "task/cancel"
+    answer = Ack
+    task_id: str
+
+
+class ExportedFile(Message, frozen=True):
+    """One file of the exported model."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class TaskStatus(Request[Ack], frozen=True):
+    """Worker to scheduler. `state`: starting, running, ready (parameter server: version 0 exists), exported, finished,
+    failed, cancelled. A failed task says its exit code and last lines of output."""
+
+    method = "task/status"
+    answer = Ack
+    task_id: str
+    lease_id: str
+    state: str
+    exit_code: int | None = None
+    detail: str = ""
+    tail: list[str] = []
+    exported: list[ExportedFile] = []
+
+
+# ---- slices ---------------------------------------------------------------------------------------
+
+
+class SliceGrant(Message, frozen=True):
+    """Train on this slice. `index` -1: none now, ask again after `wait_s`. Any provider with the digest will do."""
+
+    index: int
+    epoch: int = 0
+    name: str = ""
+    sha256: str = ""
+    size_bytes: int = 0
+    rows: int = 0
+    providers: list[str] = []
+    wait_s: float = 0.0
+
+
+class NextSlice(Request[SliceGrant], frozen=True):
+    """Worker to scheduler: my task's next slice, please; `used` are grants (epoch, index) it has consumed since."""
+
+    method = "slice/next"
+    answer = SliceGrant
+    task_id: str
+    dataset: str
+    used: list[tuple[int, int]] = []
+
+
+class SliceInfo(Message, frozen=True):
+    """One line of a dataset's manifest."""
+
+    name: str
+    size_bytes: int
+    rows: int
+    sha256: str
+
+
+class Manifest(Message, frozen=True):
+    """A dataset: its slices in name order. `GET /bulk/datasets/<name>/manifest` as JSON; its SHA-256 is the digest."""
+
+    name: str
+    slices: list[SliceInfo]
+    schema: dict[str, str] = {}
+    version: int = 1
+
+
+# ---- rounds ---------------------------------------------------------------------------------------
+# Round r starts from version r of the weights and, when it commits, makes version r + 1.
+
+
+class Plan(Message, frozen=True):
+    """What a training task is to do: send its update after `target_batches` batches of the round (None: go on)."""
+
+    round: int
+    target_batches: int | None = None
+    evaluate: bool = False
+    """Report the validation loss of the version that this round makes."""
+
+
+class Progress(Request[Plan], frozen=True):
+    """Worker to scheduler, a few times a second while batches come in. Totals of the round: a lost one is harmless."""
+
+    method = "progress"
+    answer = Plan
+    task_id: str
+    round: int
+    batches: int
+    samples: int
+    batch_s: float
+    """Time of one batch, forgetting average, measured on the worker."""
+    loss: float | None = None
+
+
+class Measure(Request[Ack], frozen=True):
+    """Worker to scheduler: metrics of a round; `eval_loss` belongs to the version with that number."""
+
+    method = "measure"
+    answer = Ack
+    task_id: str
+    round: int
+    metrics: dict[str, float]
+
+
+class MembersSet(Message, frozen=True):
+    """The parameter server's open round."""
+
+    round: int
+
+
+class SetMembers(Request[MembersSet], frozen=True):
+    """Scheduler to the parameter server's worker: who belongs to the group. Replaces the list."""
+
+    method = "round/members"
+    answer = MembersSet
+    task_id: str
+    members: list[Member]
+
+
+class UpdateHeader(Message, frozen=True):
+    """What an upload is. `PUT /bulk/jobs/<job>/updates`, JSON in the header `Hypha-Update`. Round, task and digest
+    make it idempotent; anything of another epoch or a closed round is refused as `stale`."""
+
+    job_id: str
+    epoch: int
+    task_id: str
+    round: int
+    samples: int
+    sha256: str
+    size_bytes: int
+
+
+class Contribution(Message, frozen=True):
+    """One update that a round averaged."""
+
+    task_id: str
+    peer_id: str
+    samples: int
+    sha256: str
+    norm: float
+
+
+class RoundCommitted(Request[Ack], frozen=True):
+    """Parameter server's worker to scheduler: round `round` is closed; version `round + 1` exists. Idempotent.
+
+    `left_out` maps a task to the reason its update does not count. Byte counts are totals of the job so far."""
+
+    method = "round/committed"
+    answer = Ack
+    task_id: str
+    round: int
+    digest: str
+    contributions: list[Contribution]
+    left_out: dict[str, str] = {}
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+# ---- commands of an operator ------------------------------------------------------------------------
+# An operator's command is signed by the operator, so that a node which forwards it cannot make one up.
+
+
+class Submit(Message, frozen=True, tag="submit"):
+    """Run a job. `body_sha256` is the digest of the uploaded body; the same `job_id` twice is one job."""
+
+    job_id: str
+    body_sha256: str
+    name: str = ""
+
+
+class Cancel(Message, frozen=True, tag="cancel"):
+    """End a job."""
+
+    job_id: str
+
+
+Command = Submit | Cancel
+
+
+class Accepted(Message, frozen=True):
+    """The command is carried out (a job: written to the store). `job_id` names what it was about."""
+
+    job_id: str
+    scheduler: str
+
+
+class RunCommand(Request[Accepted], frozen=True):
+    """A signed `Command`. A `Submit`'s body goes by `PUT /bulk/submissions/<job_id>` with this message, base64 of its
+    MessagePack form, in the header `Hypha-Command`."""
+
+    method = "command"
+    answer = Accepted
+    signed: Signed
+
+
+class ObserveHeader(Message, frozen=True):
+    """First frame of `GET /observe`: frames are a 4-byte big-endian length and a MessagePack `views.Frame`."""
+
+    peer_id: str
+    protocol: int = PROTOCOL
