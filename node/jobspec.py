@@ -1,0 +1,301 @@
+"""What a job is: the `[scheduler.job]` table, in the documented and in the real spelling, made one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+import msgspec
+
+from node.modeltypes import PREPROCESSORS, TASKS, normalised
+from node.schema import Origin, Strict, convert, nearest, parse_toml
+from node.wire import InnerOptimizer, ModelSource, OuterOptimizer, Resources
+
+SCHEDULES = ("cosine-with-warmup", "linear-with-warmup", "wsd")
+
+
+class ModelSpec(Strict, frozen=True):
+    """The model, or a preprocessor. Without a `repository` its files are in the job's own folder."""
+
+    type: str
+    repository: str = ""
+    revision: str = ""
+    filenames: list[str] = []
+    token: str = ""
+    input_names: list[str] = []
+    path: str = ""
+    """Folder within the job's folder."""
+    config: str = ""
+    """File of the job's folder with the Transformers configuration, when it is not among `filenames`."""
+    seed: int = 0
+    """Makes the initial weights when there are none."""
+
+    def source(self) -> ModelSource:
+        """The wire form, without the token. A folder among `filenames` stands for all that is in it."""
+        names = list(self.filenames)
+        if self.config and self.config not in names:
+            names.append(self.config)
+        if self.path and not self.repository:
+            names = [f"{self.path}/{name}" for name in names] or [self.path]
+        return ModelSource(
+            task=self.type,
+            repository=self.repository,
+            revision=self.revision,
+            filenames=names,
+            input_names=self.input_names,
+            seed=self.seed,
+            has_token=bool(self.token),
+        )
+
+
+class DatasetSpec(Strict, frozen=True):
+    """A dataset by its announced name."""
+
+    dataset: str
+
+
+class Rounds(Strict, frozen=True):
+    """How many times to synchronise, and after how many samples of the whole group."""
+
+    update_rounds: int
+    avg_samples_between_updates: int
+    max_batch_size: int | None = None
+
+
+class InnerSpec(Strict, frozen=True):
+    """AdamW on each worker."""
+
+    learning_rate: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    schedule: str = ""
+    warmup_steps: int = 0
+    total_steps: int = 0
+    decay_steps: int = 0
+
+
+class OuterSpec(Strict, frozen=True):
+    """Nesterov SGD on the parameter server."""
+
+    learning_rate: float
+    momentum: float
+
+
+class Price(Strict, frozen=True):
+    """What a lease may cost an hour: `bid` is offered openly, `max` stays with the scheduler."""
+
+    bid: float = 0.0
+    max: float | None = None
+
+    @property
+    def limit(self) -> float:
+        """The most that is paid; the bid, when no maximum is given."""
+        return self.bid if self.max is None else self.max
+
+
+class ResourceTable(Strict, frozen=True):
+    """Resources as a table."""
+
+    cpu: float = 0.0
+    memory: float = 0.0
+    storage: float = 0.0
+    gpu: float = 0.0
+
+
+class Requirement(Strict, frozen=True):
+    """One line of the array form: `{type = "GPU", min = 10}` or `{kind = "<executor name>"}`."""
+
+    type: str = ""
+    min: float = 0.0
+    kind: str = ""
+
+
+class ResourcesSpec(Strict, frozen=True):
+    """The machines a job asks for, as written."""
+
+    num_workers: int = 1
+    min_workers: int = 1
+    worker: ResourceTable | list[Requirement] = ResourceTable()
+    parameter_server: ResourceTable | list[Requirement] = ResourceTable()
+    worker_price: Price = Price()
+    parameter_server_price: Price = Price()
+
+
+class JobTable(Strict, frozen=True):
+    """The job's keys, as written."""
+
+    model: ModelSpec
+    rounds: Rounds
+    inner_optimizer: InnerSpec
+    outer_optimizer: OuterSpec
+    resources: ResourcesSpec = ResourcesSpec()
+    type: str = "diloco"
+    name: str = ""
+    preprocessor: ModelSpec | None = None
+    dataset: DatasetSpec | str | None = None
+    dataset_name: str = ""
+    validation_dataset: DatasetSpec | str = ""
+    min_workers: int | None = None
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked job, in one form whatever the spelling of its file."""
+
+    name: str
+    model: ModelSpec
+    dataset: str
+    rounds: Rounds
+    inner_optimizer: InnerSpec
+    outer_optimizer: OuterSpec
+    preprocessor: ModelSpec | None = None
+    validation_dataset: str = ""
+    num_workers: int = 1
+    min_workers: int = 1
+    worker: Resources = Resources()
+    worker_executor: str = ""
+    parameter_server: Resources = Resources()
+    parameter_server_executor: str = ""
+    worker_price: Price = Price()
+    parameter_server_price: Price = Price()
+
+    @property
+    def token(self) -> str:
+        """The secret for the model's repository."""
+        return self.model.token or (self.preprocessor.token if self.preprocessor else "")
+
+    def model_source(self) -> ModelSource:
+        """Where the model comes from, without the token."""
+        return self.model.source()
+
+    def preprocessor_source(self) -> ModelSource | None:
+        """Where the preprocessor comes from, without the token."""
+        return self.preprocessor.source() if self.preprocessor else None
+
+    def inner(self) -> InnerOptimizer:
+        """The optimizer of the training tasks."""
+        return InnerOptimizer(**msgspec.structs.asdict(self.inner_optimizer))
+
+    def outer(self) -> OuterOptimizer:
+        """The optimizer of the parameter server."""
+        return OuterOptimizer(**msgspec.structs.asdict(self.outer_optimizer))
+
+    def without_secrets(self) -> JobSpec:
+        """The same job with its tokens taken out, fit to be stored and shown."""
+        preprocessor = self.preprocessor and msgspec.structs.replace(self.preprocessor, token="")
+        return msgspec.structs.replace(
+            self, model=msgspec.structs.replace(self.model, token=""), preprocessor=preprocessor
+        )
+
+
+def parse_job(text: str, source: str = "job") -> JobSpec:
+    """The job in a TOML text: its `[scheduler.job]` table, or else the job's keys at the top level."""
+    data = parse_toml(text, source)
+    origin = Origin(source, text)
+    scheduler = data.get("scheduler")
+    if isinstance(scheduler, dict) and isinstance(scheduler.get("job"), dict):
+        return job_from(scheduler["job"], origin.inside("scheduler", "job"))
+    return job_from(data, origin)
+
+
+def job_from(data: Mapping[str, Any], origin: Origin, *, lax: bool = False) -> JobSpec:
+    """The job in a parsed table. `lax` takes "2.5" for 2.5."""
+    table = convert(JobTable, _underscored(data), origin, lax=lax)
+    if table.type.lower() != "diloco":
+        raise origin.error(["type"], f"{table.type!r} is not a kind of job", 'the only one is "diloco"')
+    dataset = table.dataset.dataset if isinstance(table.dataset, DatasetSpec) else table.dataset or table.dataset_name
+    if not dataset:
+        raise origin.error(["dataset"], "is missing", "name the dataset the workers train on")
+    validation = table.validation_dataset
+    resources = table.resources
+    worker, worker_executor = _resources(resources.worker, origin.inside("resources", "worker"))
+    server, server_executor = _resources(resources.parameter_server, origin.inside("resources", "parameter_server"))
+    spec = JobSpec(
+        name=table.name or dataset,
+        model=_model(table.model, origin.inside("model"), TASKS),
+        preprocessor=table.preprocessor
+        and _model(table.preprocessor, origin.inside("preprocessor"), (*TASKS, *PREPROCESSORS)),
+        dataset=dataset,
+        validation_dataset=validation.dataset if isinstance(validation, DatasetSpec) else validation,
+        rounds=table.rounds,
+        inner_optimizer=table.inner_optimizer,
+        outer_optimizer=table.outer_optimizer,
+        num_workers=resources.num_workers,
+        min_workers=resources.min_workers if table.min_workers is None else table.min_workers,
+        worker=worker,
+        worker_executor=worker_executor,
+        parameter_server=server,
+        parameter_server_executor=server_executor,
+        worker_price=resources.worker_price,
+        parameter_server_price=resources.parameter_server_price,
+    )
+    _check_bounds(spec, origin)
+    return spec
+
+
+def _underscored(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key.replace("-", "_"): _underscored(item) for key, item in value.items()}
+    return [_underscored(item) for item in value] if isinstance(value, list) else value
+
+
+def _model(model: ModelSpec, origin: Origin, known: Sequence[str]) -> ModelSpec:
+    kind = normalised(model.type)
+    if kind not in known:
+        close = nearest(kind, known)
+        hint = f"did you mean {close}?" if close else "e.g. causal-lm"
+        raise origin.error(["type"], f"{model.type!r} is not a model type", hint)
+    for key, names in (("filenames", model.filenames), ("path", [model.path]), ("config", [model.config])):
+        for name in names:
+            if name and (name.startswith("/") or ".." in PurePosixPath(name).parts or "\\" in name or "\0" in name):
+                raise origin.error([key], f"{name!r} is outside the job's folder", "use names relative to it")
+    return msgspec.structs.replace(model, type=kind, path=model.path.strip("/"))
+
+
+def _resources(written: ResourceTable | list[Requirement], origin: Origin) -> tuple[Resources, str]:
+    if isinstance(written, ResourceTable):
+        written_values = msgspec.structs.asdict(written)
+        executor = ""
+    else:
+        written_values = {}
+        executor = ""
+        for index, line in enumerate(written):
+            kind = line.type.lower()
+            if line.kind and not kind:
+                executor = line.kind
+            elif kind in ("cpu", "gpu", "memory", "storage"):
+                written_values[kind] = max(line.min, written_values.get(kind, 0.0))
+            else:
+                raise origin.error([index, "type"], f"{line.type!r} is not a resource", "GPU, CPU, Memory or Storage")
+    for name, value in written_values.items():
+        if not 0 <= value < 1e12:
+            raise origin.error([name], f"{value} is out of bounds")
+    return Resources(**written_values), executor
+
+
+def _check_bounds(spec: JobSpec, origin: Origin) -> None:
+    def need(holds: bool, path: list[str], problem: str) -> None:
+        if not holds:
+            raise origin.error(path, problem)
+
+    rounds, inner, outer = spec.rounds, spec.inner_optimizer, spec.outer_optimizer
+    need(1 <= rounds.update_rounds <= 10**6, ["rounds", "update_rounds"], "must be 1 or more")
+    need(rounds.avg_samples_between_updates >= 1, ["rounds", "avg_samples_between_updates"], "must be 1 or more")
+    need(rounds.max_batch_size is None or rounds.max_batch_size >= 1, ["rounds", "max_batch_size"], "must be 1 or more")
+    need(1 <= spec.num_workers <= 10_000, ["resources", "num_workers"], "must be 1 to 10000")
+    need(1 <= spec.min_workers <= spec.num_workers, ["resources", "min_workers"], "must be 1 to num_workers")
+    need(0 < inner.learning_rate < 1e6, ["inner_optimizer", "learning_rate"], "must be more than 0")
+    need(
+        all(0 <= beta < 1 for beta in inner.betas),
+        ["inner_optimizer", "betas"],
+        "must be from 0 up to, not including, 1",
+    )
+    need(inner.epsilon > 0, ["inner_optimizer", "epsilon"], "must be more than 0")
+    need(0 < outer.learning_rate < 1e6, ["outer_optimizer", "learning_rate"], "must be more than 0")
+    need(0 <= outer.momentum < 1, ["outer_optimizer", "momentum"], "must be from 0 up to, not including, 1")
+    known = not inner.schedule or inner.schedule in SCHEDULES
+    need(known, ["inner_optimizer", "schedule"], f"{inner.schedule!r} is not a schedule; {', '.join(SCHEDULES)}")
+    for name in ("worker_price", "parameter_server_price"):
+        price: Price = getattr(spec, name)
+        need(0 <= price.bid <= price.limit, ["resources", name], "bid must be 0 or more, and max at least the bid")
