@@ -1,0 +1,65 @@
+"""Batches out of slices: rows in the order of the file, never across two slices, the last one smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from node.errors import DatasetError
+
+Batch = dict[str, torch.Tensor]
+
+
+class Slice:
+    """One safetensors file whose tensors have the rows as first dimension; rows are read when they are needed."""
+
+    def __init__(self, path: Path, input_names: Sequence[str], preprocessor: Any = None) -> None:
+        self._label = path.name
+        self._preprocessor = preprocessor
+        try:
+            self._file = cast("Any", safe_open(path, framework="pt"))
+        except (OSError, SafetensorError) as error:
+            raise DatasetError(f"slice {path.name} cannot be read: {error}") from error
+        names = set(self._file.keys())
+        missing = sorted(set(input_names) - names - {"labels"})
+        if missing and preprocessor is None:
+            raise DatasetError(
+                f"slice {path.name} has no tensor {missing[0]}", hint=f"it has {', '.join(sorted(names))}"
+            )
+        wanted = names & (set(input_names) | {"labels"}) if input_names and preprocessor is None else names
+        self._columns = {name: self._file.get_slice(name) for name in sorted(wanted)}
+        rows = {name: (column.get_shape() or [0])[0] for name, column in self._columns.items()}
+        if not rows or len(set(rows.values())) != 1:
+            raise DatasetError(f"slice {path.name}: its tensors have different numbers of rows: {rows}")
+        self.rows: int = next(iter(rows.values()))
+
+    def batches(self, size: int) -> Iterator[tuple[int, int]]:
+        """(first row, end) of the batches."""
+        for start in range(0, self.rows, size):
+            yield start, min(start + size, self.rows)
+
+    def head(self, rows: int) -> Batch:
+        """The first rows."""
+        return self.read(0, rows)
+
+    def read(self, start: int, end: int) -> Batch:
+        """The model's inputs for these rows: integers as int64, anything else as float32."""
+        raw = {name: column[start:end] for name, column in self._columns.items()}
+        if self._preprocessor is not None:
+            raw = _preprocess(self._preprocessor, raw, self._label)
+        return {
+            name: value.to(torch.float32 if value.is_floating_point() else torch.int64) for name, value in raw.items()
+        }
+
+
+def _preprocess(preprocessor: Any, raw: Batch, label: str) -> Batch:
+    """Images through an image processor. Other columns (`labels`) stay as they are."""
+    pictures = next((name for name in ("images", "image", "pixel_values") if name in raw), None)
+    if pictures is None:
+        raise DatasetError(f"slice {label} has no images for the preprocessor", hint="name the tensor `images`")
+    made = preprocessor(images=list(raw.pop(pictures)), return_tensors="pt")
+    return {**raw, **dict(made)}
