@@ -1,0 +1,287 @@
+"""`/resources/fetch`: brings what a reference names into the work directory, whole and verified, and describes it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import hashlib
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, assert_never
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from node.errors import DiskFull, HyphaError, PeerError, PeerUnreachable, Refused
+from node.network import bulk
+from node.wire import AggregateTask, Manifest, SliceInfo, TrainTask
+from node.worker.context import TaskContext
+from node.worker.references import (
+    BridgeError,
+    HubFiles,
+    JobFiles,
+    NextSliceOf,
+    Reference,
+    Uri,
+    Validation,
+    Weights,
+    folder,
+    inside,
+)
+from node.worker.slices import SliceFeed, manifest_path, slice_path
+from node.worker.transfers import Transfers
+from node.worker.versions import Version, describe, weights_path
+from node.worker.web import Web
+
+if TYPE_CHECKING:
+    from node.network.overlay import Overlay
+
+FOLDER_LIMIT_BYTES = 96 << 20
+MANIFEST_LIMIT_BYTES = 64 << 20
+PROVIDERS_WAIT_S = 30.0
+
+Entry = dict[str, Any]
+
+
+class Fetcher:
+    """Fetches for one task. `tasks` owns what runs ahead of the executor."""
+
+    def __init__(
+        self,
+        context: TaskContext,
+        overlay: Overlay,
+        transfers: Transfers,
+        tasks: asyncio.TaskGroup,
+        *,
+        web: Web | None = None,
+    ) -> None:
+        self._context = context
+        self._overlay = overlay
+        self._transfers = transfers
+        self._tasks = tasks
+        self._web = web or Web()
+        self._feeds: dict[str, SliceFeed] = {}
+        self._validation: list[Entry] | None = None
+        self._lock = asyncio.Lock()
+
+    async def fetch(self, reference: Reference, out_dir: str) -> list[Entry]:
+        """One entry for each file, in the order asked for. Raises `BridgeError`."""
+        try:
+            return await self._fetch(reference, out_dir)
+        except DiskFull as error:
+            raise BridgeError(507, "full", error.message) from error
+        except Refused as error:
+            status = {"unknown": 404, "denied": 403, "full": 507}.get(error.code, 502)
+            raise BridgeError(status, error.code, str(error)) from error
+        except TimeoutError as error:
+            raise BridgeError(504, "timeout", "the source did not answer in time") from error
+        except HyphaError as error:
+            raise BridgeError(502, "source_failed", str(error)) from error
+
+    def close(self) -> None:
+        """Fetch nothing ahead any more."""
+        for feed in self._feeds.values():
+            feed.close()
+
+    async def job_files(self, names: list[str], out_dir: str) -> list[Entry]:
+        """Files of the job's folder; all of them where no names are given."""
+        sha256 = self._context.dispatch.folder_sha256
+        if not sha256:
+            raise BridgeError(404, "unknown", "the job has no folder of its own")
+        async with self._lock:
+            archive = folder(self._context.work_dir, "tmp") / f"job-{sha256[:16]}.tar"
+            if not archive.exists():
+                await self._download_folder(archive, sha256)
+            target = folder(self._context.work_dir, out_dir)
+            found = await asyncio.to_thread(_extract, archive, names, target)
+        return [self._entry(path, size, digest, "job") for path, size, digest in found]
+
+    async def hub_files(self, files: HubFiles, out_dir: str) -> list[Entry]:
+        """Files of a Hugging Face repository."""
+        token = files.token or self._context.token
+        entries = []
+        for name in files.filenames:
+            target = inside(self._context.work_dir, f"{out_dir}/{name}")
+            folder(self._context.work_dir, str(Path(out_dir, name).parent))
+            with self._transfers.show(
+                "artifact", f"{files.repository}/{name}", self._context.job_id, "huggingface", self._context.peer_id, 0
+            ) as transfer:
+                got = await self._web.hub_file(files, name, token, target, transfer)
+            entries.append(self._entry(target, got.size_bytes, got.sha256, "huggingface"))
+        return entries
+
+    async def _fetch(self, reference: Reference, out_dir: str) -> list[Entry]:
+        match reference:
+            case HubFiles():
+                return await self.hub_files(reference, out_dir)
+            case Uri():
+                return [await self._uri(reference, out_dir)]
+            case NextSliceOf():
+                return [await self._next_slice(reference.dataset)]
+            case JobFiles():
+                return await self.job_files(reference.filenames, out_dir)
+            case Weights():
+                return [await self._weights(out_dir)]
+            case Validation():
+                async with self._lock:
+                    if self._validation is None:
+                        self._validation = await self._validation_slices(out_dir)
+                return self._validation
+            case _:
+                assert_never(reference)
+
+    async def _uri(self, reference: Uri, out_dir: str) -> Entry:
+        name = unquote(urlsplit(reference.value).path.rsplit("/", 1)[-1]) or "download"
+        if "/" in name or name in (".", ".."):
+            name = "download"
+        target = folder(self._context.work_dir, out_dir) / name
+        host = urlsplit(reference.value).hostname or ""
+        with self._transfers.show("artifact", name, self._context.job_id, host, self._context.peer_id, 0) as transfer:
+            got = await self._web.uri(reference.value, target, transfer)
+        return self._entry(target, got.size_bytes, got.sha256, "uri")
+
+    async def _next_slice(self, dataset: str) -> Entry:
+        task = self._context.dispatch.task
+        if not isinstance(task, TrainTask) or dataset not in (task.dataset, task.validation_dataset):
+            raise BridgeError(404, "unknown", f"dataset {dataset!r} is not of this task")
+        if dataset not in self._feeds:
+            self._feeds[dataset] = SliceFeed(self._context, self._overlay, self._transfers, dataset, self._tasks)
+        found = await self._feeds[dataset].next()
+        entry = self._entry(found.path, found.grant.size_bytes, found.grant.sha256, "scheduler")
+        entry["metadata"].update(index=found.grant.index, epoch=found.grant.epoch, rows=found.grant.rows)
+        return entry
+
+    async def _weights(self, out_dir: str) -> Entry:
+        task = self._context.dispatch.task
+        if isinstance(task, AggregateTask):
+            raise BridgeError(404, "unknown", "this task makes the weights itself")
+        version = await describe(self._overlay, task.parameter_server, self._context.job_id)
+        target = folder(self._context.work_dir, out_dir) / f"weights-{version.number}.safetensors"
+        await self.download_weights(version, task.parameter_server, target)
+        entry = self._entry(target, version.weights_bytes, version.weights_sha256, "weights")
+        entry["metadata"]["version"] = str(version.number)
+        return entry
+
+    async def download_weights(self, version: Version, peer: str, target: Path) -> None:
+        """Fetch whole weights of the group."""
+        with self._transfers.show(
+            "weights", target.name, self._context.job_id, peer, self._context.peer_id, version.weights_bytes
+        ) as transfer:
+            await bulk.download(
+                self._overlay,
+                [peer],
+                weights_path(self._context.job_id, version),
+                target,
+                sha256=version.weights_sha256,
+                size_bytes=version.weights_bytes,
+                on_progress=transfer.progress,
+                durable=False,
+            )
+
+    async def _validation_slices(self, out_dir: str) -> list[Entry]:
+        task = self._context.dispatch.task
+        if not isinstance(task, TrainTask) or not task.validation_dataset:
+            raise BridgeError(404, "unknown", "this task has no validation dataset")
+        peers, digest = await self._providers(task.validation_dataset)
+        target = folder(self._context.work_dir, f"{out_dir}/validation")
+        manifest = await self._manifest(task.validation_dataset, peers, digest)
+        return [
+            await self._validation_slice(task.validation_dataset, peers, number, info, target)
+            for number, info in enumerate(manifest.slices)
+        ]
+
+    async def _validation_slice(
+        self, dataset: str, peers: list[str], number: int, info: SliceInfo, target: Path
+    ) -> Entry:
+        path = target / f"{number:06d}.safetensors"
+        with self._transfers.show(
+            "slice", f"{dataset}/{info.name}", self._context.job_id, peers[0], self._context.peer_id, info.size_bytes
+        ) as transfer:
+            await bulk.download(
+                self._overlay,
+                peers,
+                slice_path(dataset, number),
+                path,
+                sha256=info.sha256,
+                size_bytes=info.size_bytes,
+                on_progress=transfer.progress,
+                durable=False,
+            )
+        return self._entry(path, info.size_bytes, info.sha256, "validation")
+
+    async def _providers(self, dataset: str) -> tuple[list[str], str]:
+        async with asyncio.timeout(PROVIDERS_WAIT_S):
+            while True:
+                records = await self._overlay.providers(dataset)
+                if records:
+                    digest = records[0].digest
+                    return [record.peer_id for record in records if record.digest == digest], digest
+                await asyncio.sleep(1.0)
+
+    async def _manifest(self, dataset: str, peers: list[str], digest: str) -> Manifest:
+        target = folder(self._context.work_dir, "tmp") / f"manifest-{digest[:16]}.json"
+        path = manifest_path(dataset)
+        problem: PeerError = PeerUnreachable(f"nobody provides {dataset}")
+        for peer in peers:
+            try:
+                _, sha256 = await bulk.download_unknown(
+                    self._overlay, peer, path, target, limit_bytes=MANIFEST_LIMIT_BYTES, durable=False
+                )
+                if sha256 != digest:
+                    raise Refused("stale", f"{peer} announced another manifest of {dataset} than it serves")
+                return msgspec.json.decode(await asyncio.to_thread(target.read_bytes), type=Manifest)
+            except PeerError as error:
+                problem = error
+        raise problem
+
+    async def _download_folder(self, archive: Path, sha256: str) -> None:
+        path = f"/bulk/jobs/{self._context.job_id}/folder"
+        with self._transfers.show(
+            "folder", "job folder", self._context.job_id, self._context.scheduler, self._context.peer_id, 0
+        ) as transfer:
+            size, found = await bulk.download_unknown(
+                self._overlay, self._context.scheduler, path, archive, limit_bytes=FOLDER_LIMIT_BYTES, durable=False
+            )
+            if found != sha256:
+                archive.unlink(missing_ok=True)
+                raise Refused("stale", "the job's folder is not the one this task was dispatched with")
+            transfer.resize(size)
+            transfer.progress(size)
+
+    def _entry(self, path: Path, size: int, sha256: str, source: str) -> Entry:
+        return {
+            "path": str(path.relative_to(self._context.work_dir.resolve())),
+            "size": size,
+            "checksum": f"sha256:{sha256}",
+            "metadata": {"source": source, "timestamp": datetime.datetime.now(datetime.UTC).isoformat()},
+        }
+
+
+def _extract(archive: Path, names: list[str], target: Path) -> list[tuple[Path, int, str]]:
+    """Take files out of the job's folder; a name may be a folder of it. Links and devices in it are ignored."""
+    found: dict[str, tuple[Path, int, str]] = {}
+    wanted = {name.rstrip("/") for name in names}
+    matched: set[str] = set()
+    with tarfile.open(archive, "r:") as tar:
+        for member in tar:
+            name = member.name.removeprefix("./")
+            matching = wanted & {name, *map(str, PurePosixPath(name).parents)}
+            if not member.isfile() or (wanted and not matching) or ".." in Path(name).parts:
+                continue
+            source = tar.extractfile(member)
+            if source is None or name.startswith("/"):
+                continue
+            path = inside(target, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(f".{path.name[:200]}.part")
+            with part.open("wb") as file:
+                while piece := source.read(1 << 20):
+                    file.write(piece)
+            digest = hashlib.sha256(part.read_bytes()).hexdigest()
+            part.replace(path)
+            found[name] = (path, member.size, digest)
+            matched |= matching
+    missing = sorted(wanted - matched)
+    if missing:
+        raise BridgeError(404, "unknown", f"the job's folder has no {', '.join(missing)}")
+    return list(found.values())
