@@ -1,0 +1,91 @@
+"""A job's dataset: found through the overlay, its manifest verified, its providers kept up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import defaultdict
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+
+from node.errors import DatasetError, HyphaError, PeerProtocol
+from node.wire import Manifest, SliceGrant
+
+if TYPE_CHECKING:
+    from node.network.overlay import Overlay
+
+MANIFEST_LIMIT_BYTES = 64 << 20
+MANIFEST_DEADLINE_S = 60.0
+NO_PROVIDER_WAIT_S = 1.0
+
+
+class Dataset:
+    """A dataset by its digest. Any provider of that digest will do."""
+
+    def __init__(self, manifest: Manifest, digest: str, providers: list[str]) -> None:
+        self.manifest = manifest
+        self.digest = digest
+        self.providers = providers
+
+    @classmethod
+    async def find(cls, overlay: Overlay, name: str) -> Dataset:
+        """Look a dataset up. Raises `DatasetError` where nobody serves it, or nobody a manifest that fits."""
+        by_digest: dict[str, list[str]] = defaultdict(list)
+        for record in await overlay.providers(name):
+            if record.slices > 0:
+                by_digest[record.digest].append(record.peer_id)
+        if not by_digest:
+            raise DatasetError(f'no node serves dataset "{name}"')
+        problem = ""
+        for digest, peers in sorted(by_digest.items(), key=lambda item: (-len(item[1]), item[0])):
+            for peer_id in sorted(peers):
+                try:
+                    manifest = await _fetch_manifest(overlay, peer_id, name, digest)
+                except HyphaError as error:
+                    problem = error.message
+                    continue
+                if not manifest.slices:
+                    raise DatasetError(f'dataset "{name}" has no slices')
+                return cls(manifest, digest, sorted(peers))
+        raise DatasetError(f'dataset "{name}" cannot be read: {problem}')
+
+    async def refresh(self, overlay: Overlay) -> None:
+        """Find out who serves it now."""
+        records = await overlay.providers(self.manifest.name)
+        self.providers = sorted(
+            {record.peer_id for record in records if record.digest == self.digest and record.slices}
+        )
+
+    def grant(self, index: int, pass_: int) -> SliceGrant:
+        """What a task needs to know to fetch slice `index`."""
+        info = self.manifest.slices[index]
+        return SliceGrant(
+            index=index,
+            epoch=pass_,
+            name=info.name,
+            sha256=info.sha256,
+            size_bytes=info.size_bytes,
+            rows=info.rows,
+            providers=list(self.providers),
+        )
+
+
+async def _fetch_manifest(overlay: Overlay, peer_id: str, name: str, digest: str) -> Manifest:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(MANIFEST_DEADLINE_S):
+            async with overlay.open(peer_id, "GET", f"/bulk/datasets/{quote(name, safe='')}/manifest") as answer:
+                async for piece in answer.content.iter_chunked(1 << 16):
+                    body += piece
+                    if len(body) > MANIFEST_LIMIT_BYTES:
+                        raise PeerProtocol(f"the manifest of {name} is over {MANIFEST_LIMIT_BYTES:,} bytes")
+    except TimeoutError as error:
+        raise PeerProtocol(f"the manifest of {name} did not come in {MANIFEST_DEADLINE_S:g} s") from error
+    if hashlib.sha256(body).hexdigest() != digest:
+        raise PeerProtocol(f"the manifest of {name} is not the one that was announced")
+    try:
+        return msgspec.json.decode(body, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise PeerProtocol(f"the manifest of {name} cannot be read: {error}") from error

@@ -1,0 +1,150 @@
+"""Jobs on their way in: the command checked, the body counted and read, the row written before the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from node.errors import PeerUntrusted, Refused
+from node.jobspec import JobSpec
+from node.scheduler import records
+from node.scheduler.files import SchedulerFiles
+from node.scheduler.folder import BODY_LIMIT_BYTES, Submission, read_submission
+from node.scheduler.records import JobRow
+from node.wire import Cancel, Command, RunCommand, Signed, Submit
+
+if TYPE_CHECKING:
+    from node.config import NodeConfig
+    from node.network.overlay import Overlay
+    from node.store import Store
+
+BODY_STALL_S = 30.0
+PIECE_BYTES = 1 << 18
+COMMAND_HEADER = "Hypha-Command"
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+class Intake:
+    """Takes jobs in."""
+
+    def __init__(self, config: NodeConfig, overlay: Overlay, store: Store, files: SchedulerFiles) -> None:
+        self._config = config
+        self._overlay = overlay
+        self._store = store
+        self._files = files
+        self._taking = asyncio.Lock()
+
+    def open_command(self, signed: Signed) -> tuple[str, Submit | Cancel]:
+        """Who gave a command, and what it is. Raises `Refused` unless its signer may give one."""
+        try:
+            signer, payload = self._overlay.identity.trust.open(signed)
+        except PeerUntrusted as error:
+            raise Refused("denied", f"the command is not validly signed: {error.message}") from error
+        trusted = signer.role == "operator" or signer.peer_id in (self._overlay.peer_id, *self._config.operators)
+        if not trusted:
+            raise Refused("denied", f"{signer.name} is not an operator", hint="sign with an operator's certificate")
+        try:
+            command = msgspec.msgpack.decode(payload, type=Command)
+        except msgspec.MsgspecError as error:
+            raise Refused("invalid", f"the command cannot be read: {error}") from error
+        if not _JOB_ID.fullmatch(command.job_id):
+            raise Refused("invalid", f"{command.job_id[:80]!r} cannot be a job's id", hint="letters, digits, - and _")
+        return signer.name, command
+
+    def open_header(self, request: web.Request) -> tuple[str, Submit]:
+        """The command that comes with an upload."""
+        try:
+            body = base64.b64decode(request.headers.get(COMMAND_HEADER, ""), validate=True)
+            signed = msgspec.msgpack.decode(body, type=RunCommand).signed
+        except (binascii.Error, msgspec.MsgspecError) as error:
+            raise Refused("invalid", f"the header {COMMAND_HEADER} cannot be read: {error}") from error
+        by, command = self.open_command(signed)
+        if not isinstance(command, Submit) or command.job_id != request.match_info["job_id"]:
+            raise Refused("invalid", "the command is not about this job")
+        return by, command
+
+    async def take_upload(self, request: web.Request, by: str, command: Submit) -> JobRow:
+        """Read an upload and write its job down. The same job twice is one job; another under its id is refused."""
+        body = self._files.incoming(command.job_id)
+        try:
+            digest = await _receive(request, body)
+            if digest != command.body_sha256:
+                raise Refused("invalid", f"the upload's SHA-256 is {digest}, the command says {command.body_sha256}")
+            async with self._taking:
+                known = await records.find_job(self._store, command.job_id)
+                if known is not None:
+                    return _same(known, digest)
+                folder = self._files.folder(command.job_id)
+                submission = await asyncio.to_thread(read_submission, body, folder)
+                return await self._write(command.job_id, command.name, by, digest, submission)
+        finally:
+            await asyncio.to_thread(body.unlink, missing_ok=True)
+
+    async def take_configured(self, spec: JobSpec) -> JobRow:
+        """The job of the node's own configuration, once: its id is derived from what it says."""
+        content = msgspec.json.encode(spec.without_secrets())
+        digest = hashlib.sha256(content).hexdigest()
+        job_id = f"config-{digest[:16]}"
+        async with self._taking:
+            known = await records.find_job(self._store, job_id)
+            if known is not None:
+                return known
+            return await self._write(
+                job_id, spec.name, self._config.name or "configuration", digest, Submission(spec, "")
+            )
+
+    async def _write(self, job_id: str, name: str, by: str, digest: str, submission: Submission) -> JobRow:
+        spec = submission.spec
+        row = JobRow(
+            job_id=job_id,
+            name=name or spec.name,
+            spec=msgspec.json.encode(spec.without_secrets()).decode(),
+            body_sha256=digest,
+            folder_sha256=submission.folder_sha256,
+            submitted_by=by,
+            submitted_unix=time.time(),
+        )
+        await asyncio.to_thread(self._files.write_token, job_id, spec.token)
+        await self._store.write(lambda db: records.insert_job(db, row))
+        return row
+
+
+def _same(known: JobRow, digest: str) -> JobRow:
+    if known.body_sha256 != digest:
+        raise Refused("conflict", f"there is another job {known.job_id}", hint="submit under a new id")
+    return known
+
+
+async def _receive(request: web.Request, target: Path) -> str:
+    """Stream a body to disk, counted; answers with its SHA-256."""
+    if (request.content_length or 0) > BODY_LIMIT_BYTES:
+        raise Refused("full", f"the upload is over {BODY_LIMIT_BYTES >> 20} MiB")
+    digest = hashlib.sha256()
+    size = 0
+    file = await asyncio.to_thread(target.open, "xb")
+    try:
+        while True:
+            async with asyncio.timeout(BODY_STALL_S):
+                piece = await request.content.read(PIECE_BYTES)
+            if not piece:
+                break
+            size += len(piece)
+            if size > BODY_LIMIT_BYTES:
+                raise Refused("full", f"the upload is over {BODY_LIMIT_BYTES >> 20} MiB")
+            digest.update(piece)
+            await asyncio.to_thread(file.write, piece)
+    except (TimeoutError, aiohttp.ClientError, ConnectionError, web.RequestPayloadError) as error:
+        raise Refused("invalid", f"the upload broke off after {size:,} bytes") from error
+    finally:
+        await asyncio.to_thread(file.close)
+    return digest.hexdigest()
