@@ -1,0 +1,234 @@
+"""The cluster as this terminal knows it: fed by snapshots and deltas, read by screens and commands.
+
+Plain Python, driven by `now` (monotonic seconds). Nothing here draws, waits or reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar, cast
+
+from hypha_tui.client.link import LinkState
+from hypha_tui.store.series import Series
+from node.views import AnyView, ClusterView, Delta, Event, Frame, JobView, LeaseView, PeerView, Point, Snapshot
+
+EVENTS_KEPT: Final = 5_000
+FINISHED: Final = frozenset({"done", "failed", "cancelled"})
+LIVE_LEASES: Final = frozenset({"offered", "held"})
+KINDS: Final = ("peer", "lease", "transfer", "job", "dataset")
+
+V = TypeVar("V", bound=AnyView)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An object and when we were told of it: its durations count on from there."""
+
+    view: AnyView
+    at: float
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEvent:
+    """An event and the moment (our monotonic clock) it happened."""
+
+    number: int
+    event: Event
+    at: float
+
+
+@dataclass(slots=True)
+class Changes:
+    """What changed since the last look. `members`: kinds in which objects came or went."""
+
+    dirty: dict[str, set[str]] = field(default_factory=dict)
+    members: set[str] = field(default_factory=set)
+    events: bool = False
+    points: bool = False
+    link: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.dirty or self.members or self.events or self.points or self.link)
+
+
+class ClusterStore:
+    """Objects by kind and id, events, metric series, and the state of the link they come through."""
+
+    def __init__(self) -> None:
+        self.link = LinkState("connecting")
+        self.cluster: ClusterView | None = None
+        self.events: deque[SeenEvent] = deque(maxlen=EVENTS_KEPT)
+        self.series: dict[tuple[str, str, str], Series] = {}
+        self.last_frame_at: float | None = None
+        self.needs_resync = False
+        self._items: dict[str, dict[str, Item]] = {kind: {} for kind in KINDS}
+        self._seq: int | None = None
+        self._version = 0
+        self._event_number = 0
+        self._known_events: set[tuple[str, int, str, str]] = set()
+        self._changes = Changes()
+
+    # ---- feeding ---------------------------------------------------------------------------------
+
+    def apply(self, frame: Frame, now: float) -> None:
+        """Take in a frame. A delta that does not follow the last frame is dropped and asks for a snapshot."""
+        if isinstance(frame, Snapshot):
+            self._apply_snapshot(frame, now)
+        elif self._seq is None or frame.seq != self._seq + 1:
+            if self._seq is None or frame.seq > self._seq:
+                self.needs_resync = True
+            return
+        else:
+            self._apply_delta(frame, now)
+        self._seq = frame.seq
+        self.last_frame_at = now
+
+    def set_link(self, link: LinkState) -> None:
+        """Note how the link is. Data stay; `is_stale` says whether they may be old."""
+        if link != self.link:
+            self.link = link
+            self._changes.link = True
+
+    def add_points(self, points: Iterable[Point]) -> None:
+        """Add values of metrics; ones already known change nothing."""
+        for point in points:
+            key = (point.job_id, point.name, point.worker)
+            series = self.series.get(key)
+            if series is None:
+                series = self.series[key] = Series()
+            series.put(float(point.round), point.value)
+            self._changes.points = True
+
+    def take_changes(self) -> Changes:
+        """The changes since the last call."""
+        changes, self._changes = self._changes, Changes()
+        return changes
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there are changes that nobody took."""
+        return bool(self._changes)
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    def items(self, kind: str) -> dict[str, Item]:
+        """Objects of a kind by id. Do not change it."""
+        return self._items[kind]
+
+    def views(self, kind: type[V]) -> list[V]:
+        """The present views of a kind."""
+        return [cast(V, item.view) for item in self._items[kind.kind].values()]
+
+    def get(self, kind: type[V], id_: str) -> V | None:
+        """One object."""
+        item = self._items[kind.kind].get(id_)
+        return None if item is None else cast(V, item.view)
+
+    def name_of(self, peer_id: str) -> str:
+        """A peer's name, or the telling part of its id."""
+        peer = self.get(PeerView, peer_id)
+        if peer is not None and peer.name:
+            return peer.name
+        return peer_id[-8:] if peer_id.startswith("12D3Koo") else peer_id
+
+    def remaining_s(self, lease_id: str, now: float) -> float:
+        """What is left of a lease, counted on from when we heard of it; negative once it is overdue."""
+        item = self._items["lease"].get(lease_id)
+        if item is None:
+            return 0.0
+        lease = cast(LeaseView, item.view)
+        return lease.remaining_s - (now - item.at) if lease.state in LIVE_LEASES else lease.remaining_s
+
+    def age_s(self, kind: str, id_: str, now: float) -> float:
+        """An object's age now; finished jobs keep theirs."""
+        item = self._items[kind].get(id_)
+        if item is None:
+            return 0.0
+        shown = float(getattr(item.view, "age_s", 0.0))
+        if isinstance(item.view, JobView) and item.view.state in FINISHED:
+            return shown
+        return shown + now - item.at
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether what is shown may be old: the link is not live, or a gap is being mended."""
+        return self.link.state != "live" or self.needs_resync or self._seq is None
+
+    def data_age_s(self, now: float) -> float | None:
+        """Time since the last frame; None before the first."""
+        return None if self.last_frame_at is None else now - self.last_frame_at
+
+    def roles(self) -> dict[str, tuple[int, int]]:
+        """For each role: how many peers are up, and how many are known."""
+        up: Counter[str] = Counter()
+        known: Counter[str] = Counter()
+        for peer in self.views(PeerView):
+            for role in peer.roles:
+                known[role] += 1
+                up[role] += peer.state == "up"
+        return {role: (up[role], known[role]) for role in known}
+
+    def jobs_by_activity(self) -> list[JobView]:
+        """Jobs, running ones first, then the newest."""
+        return sorted(self.views(JobView), key=lambda job: (job.state in FINISHED, job.age_s, job.id))
+
+    def series_of(self, job_id: str, name: str) -> dict[str, Series]:
+        """The series of a job's metric by worker ("" is the job's own)."""
+        return {key[2]: series for key, series in self.series.items() if key[0] == job_id and key[1] == name}
+
+    def metrics_of(self, job_id: str) -> list[str]:
+        """Names of the metrics there are values of."""
+        return sorted({key[1] for key in self.series if key[0] == job_id})
+
+    # ---- inside ----------------------------------------------------------------------------------
+
+    def _apply_snapshot(self, frame: Snapshot, now: float) -> None:
+        self.needs_resync = False
+        here = {(item.kind, item.id) for item in frame.items}
+        for kind, items in self._items.items():
+            for id_ in [id_ for id_ in items if (kind, id_) not in here]:
+                self._drop(kind, id_)
+        for item in frame.items:
+            self._put(item, now)
+        self._add_events(frame.events, now)
+
+    def _apply_delta(self, frame: Delta, now: float) -> None:
+        for kind, id_ in frame.dropped:
+            self._drop(kind, id_)
+        for item in frame.items:
+            self._put(item, now)
+        self._add_events(frame.events, now)
+        self.add_points(frame.points)
+
+    def _put(self, view: AnyView, now: float) -> None:
+        items = self._items[view.kind]
+        self._version += 1
+        if view.id not in items:
+            self._changes.members.add(view.kind)
+        items[view.id] = Item(view, now, self._version)
+        self._changes.dirty.setdefault(view.kind, set()).add(view.id)
+
+    def _drop(self, kind: str, id_: str) -> None:
+        if self._items.get(kind, {}).pop(id_, None) is not None:
+            self._changes.members.add(kind)
+            self._changes.dirty.setdefault(kind, set()).add(id_)
+
+    def _add_events(self, events: list[Event], now: float) -> None:
+        for event in sorted(events, key=lambda event: -event.age_s):
+            key = _event_key(event)
+            if key in self._known_events:
+                continue
+            if len(self.events) == EVENTS_KEPT:
+                self._known_events.discard(_event_key(self.events[0].event))
+            self._known_events.add(key)
+            self._event_number += 1
+            self.events.append(SeenEvent(self._event_number, event, now - event.age_s))
+            self._changes.events = True
+
+
+def _event_key(event: Event) -> tuple[str, int, str, str]:
+    """A restarted node counts from 1 again, so the number alone does not tell events apart."""
+    return event.node, event.seq, event.name, event.text

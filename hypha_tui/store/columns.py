@@ -1,0 +1,279 @@
+"""What the columns of each table say: one description for the screens and for the twin commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar, cast
+
+from hypha_tui.store import text
+from hypha_tui.store.cluster import FINISHED, LIVE_LEASES, ClusterStore
+from hypha_tui.store.glyphs import Glyphs
+from node.views import AnyView, DatasetView, JobView, LeaseView, PeerView, TransferView
+from node.wire import Resources
+
+V = TypeVar("V", bound=AnyView)
+Cell = tuple[str, str]
+"""Text and tone."""
+
+STATE_TONES: Final = {
+    "up": "ok", "unreachable": "lost", "left": "done",
+    "offered": "offer", "held": "ok", "expired": "lost", "released": "done", "lapsed": "done",
+    "active": "busy", "done": "done", "failed": "lost", "cancelled": "done",
+    "queued": "offer", "waiting": "late", "starting": "busy", "running": "ok", "exporting": "busy",
+    "dispatched": "busy", "ready": "ok", "exported": "ok", "finished": "done", "lost": "lost",
+}  # fmt: skip
+LATE_PART: Final = 0.2
+"""A lease with less than this part left should have been renewed long ago (renewal is at a quarter left)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a cell may need beside its object: the rest of the cluster, the time, the glyphs."""
+
+    store: ClusterStore
+    now: float
+    glyphs: Glyphs
+
+    def state(self, tone: str, word: str) -> Cell:
+        """A state is a sign, a word and a colour: never colour alone."""
+        return f"{self.glyphs.state.get(tone, ' ')} {word}", tone
+
+    def name(self, peer_id: str) -> Cell:
+        """A peer by its name."""
+        return (self.store.name_of(peer_id), "text") if peer_id else ("-", "dim")
+
+    def job(self, job_id: str) -> Cell:
+        """A job by its name, or its id."""
+        job = self.store.get(JobView, job_id)
+        return (job.name if job is not None and job.name else job_id or "-", "text" if job_id else "dim")
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[V]):
+    """One column, shown from `level` on (0: 80 cells, 1: 120, 2: 200). One that grows takes spare cells."""
+
+    key: str
+    title: str
+    width: int
+    cell: Callable[[V, Look], Cell]
+    sort: Callable[[V, Look], float | str] | None = None
+    level: int = 0
+    right: bool = False
+    grow: bool = False
+
+    def sort_key(self, view: V, look: Look) -> float | str:
+        """What rows are ordered by; the text of the cell unless said otherwise."""
+        return self.sort(view, look) if self.sort is not None else self.cell(view, look)[0]
+
+
+def lease_tone(lease: LeaseView, remaining_s: float) -> tuple[str, str]:
+    """The tone and word of a lease now. An overdue one is late until its worker says that it expired."""
+    if lease.state == "held":
+        if remaining_s <= 0 or remaining_s < lease.duration_s * LATE_PART:
+            return "late", "late"
+        return ("busy", "renewing") if remaining_s < lease.duration_s / 4 else ("ok", "held")
+    return STATE_TONES.get(lease.state, "dim"), lease.state
+
+
+def resources(amount: Resources | None) -> str:
+    """Resources in a few cells: `8c 32G gpu 24G`."""
+    if amount is None:
+        return "-"
+    parts = [f"{amount.cpu:g}c", f"{amount.memory:.3g}G"]
+    if amount.gpu:
+        parts.append(f"gpu {amount.gpu:.3g}G")
+    return " ".join(parts)
+
+
+def _state(view: PeerView | TransferView | JobView, look: Look) -> Cell:
+    return look.state(STATE_TONES.get(view.state, "dim"), view.state)
+
+
+def _lease_state(lease: LeaseView, look: Look) -> Cell:
+    return look.state(*lease_tone(lease, look.store.remaining_s(lease.id, look.now)))
+
+
+def _remaining(lease: LeaseView, look: Look) -> Cell:
+    left = look.store.remaining_s(lease.id, look.now)
+    if lease.state not in LIVE_LEASES:
+        return "-", "dim"
+    tone = lease_tone(lease, left)[0]
+    bar = look.glyphs.bar(left / lease.duration_s if lease.duration_s else 0.0, 8)
+    return f"{bar} {left:5.1f}s", tone
+
+
+def _progress(transfer: TransferView, look: Look) -> Cell:
+    part = transfer.done_bytes / transfer.size_bytes if transfer.size_bytes else 0.0
+    return f"{look.glyphs.bar(part, 6)} {int(part * 100):3d}%", STATE_TONES.get(transfer.state, "dim")
+
+
+def eta_s(job: JobView, age_s: float) -> float | None:
+    """A guess from the rounds so far; None before the first and after the last."""
+    if job.round < 1 or job.round >= job.rounds or job.state in FINISHED:
+        return None
+    return age_s / job.round * (job.rounds - job.round)
+
+
+def _fall(job: JobView, _look: Look) -> Cell:
+    if job.eval_loss is None:
+        return "-", "dim"
+    if not job.first_eval_loss or job.eval_loss == job.first_eval_loss:
+        return f"{job.eval_loss:.3f}", "text"
+    change = (job.eval_loss / job.first_eval_loss - 1) * 100
+    return f"{job.eval_loss:.3f} {change:+.0f}%", "ok" if change < 0 else "late"
+
+
+PEER_COLUMNS: Final[list[Column[PeerView]]] = [
+    Column("state", "STATE", 13, _state),
+    Column("name", "NAME", 18, lambda v, k: (v.name or text.short_id(v.id), "text"), grow=True),
+    Column("roles", "ROLES", 16, lambda v, k: (",".join(v.roles), v.roles[0] if len(v.roles) == 1 else "text")),
+    Column(
+        "rtt", "RTT ms", 7, lambda v, k: (text.number(v.rtt_ms, 1), "text"), lambda v, k: v.rtt_ms or 0.0, right=True
+    ),
+    Column(
+        "seen", "SEEN", 5, lambda v, k: (text.age(v.seen_s + k.now - k.store.items("peer")[v.id].at), "dim"), right=True
+    ),
+    Column("free", "FREE", 16, lambda v, k: (resources(v.free), "text")),
+    Column("total", "TOTAL", 16, lambda v, k: (resources(v.total), "dim"), level=1),
+    Column(
+        "up", "UP", 7, lambda v, k: (text.long_age(v.uptime_s), "text"), lambda v, k: v.uptime_s or 0.0, 1, right=True
+    ),
+    Column("id", "ID", 12, lambda v, k: (v.id, "dim"), level=1),
+    Column("cert", "CERT d", 7, lambda v, k: _certificate(v), lambda v, k: v.certificate_days or 0.0, 2, right=True),
+    Column("version", "VERSION", 9, lambda v, k: (v.version or "-", "dim"), level=2),
+    Column("address", "ADDRESS", 34, lambda v, k: (v.addresses[0] if v.addresses else "-", "dim"), level=2),
+    Column("reason", "REASON", 26, lambda v, k: (v.reason or "-", "late" if v.reason else "dim"), level=2),
+]
+
+
+def _certificate(peer: PeerView) -> Cell:
+    if peer.certificate_days is None:
+        return "-", "dim"
+    return f"{peer.certificate_days:.0f}", "late" if peer.certificate_days < 7 else "text"
+
+
+LEASE_COLUMNS: Final[list[Column[LeaseView]]] = [
+    Column("state", "STATE", 10, _lease_state),
+    Column("lease", "LEASE", 9, lambda v, k: (v.id, "text")),
+    Column("worker", "WORKER", 14, lambda v, k: k.name(v.worker), grow=True),
+    Column("job", "JOB", 12, lambda v, k: k.job(v.job_id), grow=True),
+    Column("remaining", "REMAINING", 15, _remaining, lambda v, k: k.store.remaining_s(v.id, k.now)),
+    Column("renewals", "RENEWED", 7, lambda v, k: (str(v.renewals), "text"), lambda v, k: v.renewals, right=True),
+    Column(
+        "duration", "FOR", 4, lambda v, k: (f"{v.duration_s:.0f}s", "dim"), lambda v, k: v.duration_s, 1, right=True
+    ),
+    Column("executor", "EXECUTOR", 18, lambda v, k: (v.executor, "text"), level=1),
+    Column("resources", "RESOURCES", 15, lambda v, k: (resources(v.resources), "text"), level=1),
+    Column("scheduler", "SCHEDULER", 14, lambda v, k: k.name(v.scheduler), level=2),
+    Column("price", "PRICE/h", 8, lambda v, k: (f"{v.price:.2f}", "text"), lambda v, k: v.price, 2, right=True),
+    Column(
+        "age",
+        "AGE",
+        6,
+        lambda v, k: (text.long_age(k.store.age_s("lease", v.id, k.now)), "dim"),
+        lambda v, k: k.store.age_s("lease", v.id, k.now),
+        2,
+        right=True,
+    ),
+    Column("task", "TASK", 24, lambda v, k: (v.task_id or "-", "dim"), level=2),
+]
+
+TRANSFER_COLUMNS: Final[list[Column[TransferView]]] = [
+    Column("state", "STATE", 8, _state),
+    Column("what", "WHAT", 6, lambda v, k: (v.what, "text")),
+    Column("name", "NAME", 10, lambda v, k: (v.name, "text"), grow=True),
+    Column("source", "FROM", 8, lambda v, k: k.name(v.source)),
+    Column("target", "TO", 8, lambda v, k: k.name(v.target)),
+    Column("progress", "PROGRESS", 11, _progress, lambda v, k: v.done_bytes / v.size_bytes if v.size_bytes else 0.0),
+    Column(
+        "speed", "SPEED", 9, lambda v, k: (text.rate(v.bytes_per_s), "text"), lambda v, k: v.bytes_per_s, right=True
+    ),
+    Column("size", "SIZE", 8, lambda v, k: (text.size(v.size_bytes), "dim"), lambda v, k: v.size_bytes, 1, right=True),
+    Column("job", "JOB", 14, lambda v, k: k.job(v.job_id), level=1),
+    Column(
+        "age", "AGE", 5, lambda v, k: (text.age(k.store.age_s("transfer", v.id, k.now)), "dim"), level=1, right=True
+    ),
+    Column("reason", "REASON", 40, lambda v, k: (v.reason or "-", "late" if v.reason else "dim"), level=2),
+]
+
+JOB_COLUMNS: Final[list[Column[JobView]]] = [
+    Column("state", "STATE", 11, _state),
+    Column("name", "JOB", 16, lambda v, k: (v.name or v.id, "text"), grow=True),
+    Column("round", "ROUND", 8, lambda v, k: (f"{v.round}/{v.rounds}", "text"), lambda v, k: v.round, right=True),
+    Column("workers", "WORK", 5, lambda v, k: _workers(v), lambda v, k: v.workers, right=True),
+    Column("loss", "LOSS", 7, lambda v, k: (text.number(v.loss), "text"), lambda v, k: v.loss or 0.0, right=True),
+    Column("eval", "VALIDATION", 11, _fall, lambda v, k: v.eval_loss or 0.0, right=True),
+    Column(
+        "speed",
+        "SAMP/S",
+        7,
+        lambda v, k: (text.number(v.samples_per_s, 1), "text"),
+        lambda v, k: v.samples_per_s or 0.0,
+        right=True,
+    ),
+    Column(
+        "samples", "SAMPLES", 9, lambda v, k: (text.count(v.samples), "text"), lambda v, k: v.samples, 1, right=True
+    ),
+    Column("eta", "ETA", 7, lambda v, k: _eta(v, k), level=1, right=True),
+    Column("dataset", "DATASET", 14, lambda v, k: (v.dataset, "text"), level=1),
+    Column("sent", "UP", 9, lambda v, k: (text.size(v.bytes_up), "dim"), lambda v, k: v.bytes_up, 1, right=True),
+    Column("scheduler", "SCHEDULER", 14, lambda v, k: k.name(v.scheduler), level=2),
+    Column(
+        "received", "DOWN", 9, lambda v, k: (text.size(v.bytes_down), "dim"), lambda v, k: v.bytes_down, 2, right=True
+    ),
+    Column("id", "ID", 20, lambda v, k: (v.id, "dim"), level=2),
+    Column("reason", "REASON", 40, lambda v, k: (v.reason or "-", "late" if v.reason else "dim"), level=2),
+]
+
+
+def _workers(job: JobView) -> Cell:
+    tone = "late" if job.workers < job.workers_wanted and job.state not in FINISHED else "text"
+    return f"{job.workers}/{job.workers_wanted}", tone
+
+
+def _eta(job: JobView, look: Look) -> Cell:
+    return text.long_age(eta_s(job, look.store.age_s("job", job.id, look.now))), "text"
+
+
+DATASET_COLUMNS: Final[list[Column[DatasetView]]] = [
+    Column("name", "DATASET", 20, lambda v, k: (v.name, "text"), grow=True),
+    Column("provider", "PROVIDER", 14, lambda v, k: k.name(v.peer_id)),
+    Column("slices", "SLICES", 7, lambda v, k: (text.count(v.slices), "text"), lambda v, k: v.slices, right=True),
+    Column("rows", "ROWS", 10, lambda v, k: (text.count(v.rows), "text"), lambda v, k: v.rows, right=True),
+    Column("size", "SIZE", 9, lambda v, k: (text.size(v.size_bytes), "text"), lambda v, k: v.size_bytes, right=True),
+    Column("digest", "DIGEST", 12, lambda v, k: (v.digest[:12], "dim")),
+]
+
+COLUMNS: Final[dict[str, list[Column[AnyView]]]] = cast(
+    "dict[str, list[Column[AnyView]]]",
+    {
+        "peer": PEER_COLUMNS,
+        "lease": LEASE_COLUMNS,
+        "transfer": TRANSFER_COLUMNS,
+        "job": JOB_COLUMNS,
+        "dataset": DATASET_COLUMNS,
+    },
+)
+
+
+def plan(columns: list[Column[V]], width: int, *, gap: int = 2) -> list[tuple[Column[V], int]]:
+    """The columns that fit into `width` cells, each with its width; spare cells go to those that grow."""
+    level = 2 if width >= 160 else 1 if width >= 110 else 0
+    chosen: list[Column[V]] = []
+    used = -gap
+    for column in columns:
+        if column.level <= level and used + gap + column.width <= width:
+            chosen.append(column)
+            used += gap + column.width
+    growing = [column for column in chosen if column.grow]
+    spare = min(max(width - used, 0), 30 * len(growing))
+    widths = []
+    for column in chosen:
+        extra = 0
+        if column.grow:
+            extra = spare // len(growing)
+            if column is growing[0]:
+                extra += spare % len(growing)
+        widths.append((column, column.width + extra))
+    return widths

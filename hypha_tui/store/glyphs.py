@@ -1,0 +1,92 @@
+"""Every glyph on screen that is not a letter or digit, in a rich and an ASCII set. All are one cell wide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """One set. `state` maps a tone to the sign that says the same as its colour."""
+
+    name: str
+    state: Mapping[str, str]
+    bar_full: str
+    bar_empty: str
+    sparks: str
+    cursor: str
+    cut: str
+    up: str
+    down: str
+    vertical: str
+    horizontal: str
+    corner: str
+    arrow: str
+    dot: str
+    border: str = field(default="round")
+
+    def bar(self, part: float, width: int) -> str:
+        """A bar filled to `part` (0..1). Anything above zero shows at least one cell."""
+        part = min(max(part, 0.0), 1.0)
+        full = int(part * width + 0.5)
+        if part > 0 and full == 0:
+            full = 1
+        return self.bar_full * full + self.bar_empty * (width - full)
+
+    def spark(self, values: list[float], width: int) -> str:
+        """The last `width` values as a line of steps."""
+        shown = values[-width:]
+        if not shown:
+            return " " * width
+        low, high = min(shown), max(shown)
+        top = len(self.sparks) - 1
+        steps = [self.sparks[int((value - low) / (high - low) * top + 0.5) if high > low else 0] for value in shown]
+        return "".join(steps).rjust(width)
+
+
+UNICODE = Glyphs(
+    name="unicode",
+    state={"ok": "●", "busy": "◐", "late": "!", "offer": "◇", "lost": "✕", "done": "✓", "dim": "·"},
+    bar_full="━",
+    bar_empty="─",
+    sparks="▁▂▃▄▅▆▇█",
+    cursor="▌",
+    cut="…",
+    up="↑",
+    down="↓",
+    vertical="│",
+    horizontal="─",
+    corner="└",
+    arrow="→",
+    dot="·",
+)
+
+ASCII = Glyphs(
+    name="ascii",
+    state={"ok": "+", "busy": "~", "late": "!", "offer": "?", "lost": "x", "done": "#", "dim": "."},
+    bar_full="#",
+    bar_empty=".",
+    sparks="_.-=+*%#",
+    cursor=">",
+    cut="~",
+    up="^",
+    down="v",
+    vertical="|",
+    horizontal="-",
+    corner="+",
+    arrow=">",
+    dot="-",
+    border="ascii",
+)
+
+
+def glyphs_for(environment: Mapping[str, str], *, ascii_only: bool = False) -> Glyphs:
+    """The set a terminal can show. Python calls every locale UTF-8, so the environment itself is asked."""
+    if ascii_only or environment.get("TERM") in ("linux", "dumb"):
+        return ASCII
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        value = environment.get(name, "")
+        if value:
+            return UNICODE if "utf-8" in value.lower() or "utf8" in value.lower() else ASCII
+    return ASCII

@@ -1,0 +1,115 @@
+"""The lines around the body: header, tabs, banner, status and keys. Text only; `Lines` widgets show it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from hypha_tui.keymap import SCREENS, TITLES, footer_of
+from hypha_tui.store import text
+from hypha_tui.store.cluster import FINISHED
+from hypha_tui.store.columns import Look
+from hypha_tui.widgets.drawing import Drawing, Line, spread
+from node.views import JobView
+
+ROLES: Final = ("gateway", "scheduler", "worker", "data")
+_SHORT: Final = {"gateway": "gw", "scheduler": "sched", "worker": "work", "data": "data"}
+
+
+def header(look: Look, label: str, wall: float, width: int, *, hz: float) -> list[Line]:
+    """One line up to 110 cells, two beyond: the cluster, the link, the busiest job."""
+    store = look.store
+    divider = (f" {look.glyphs.vertical} ", "line")
+    name = store.cluster.name if store.cluster is not None else ""
+    left: Line = [(" hypha ", "title"), (text.clean(name or label), "text"), divider, link_word(look)]
+    roles = store.roles()
+    for number, role in enumerate(ROLES):
+        up, known = roles.get(role, (0, 0))
+        left.append(divider if number == 0 else ("  ", "text"))
+        left.append((_SHORT[role] + " " if width < 110 else f"{role} ", role))
+        left.append((f"{up}/{known}", "text" if up == known else "late"))
+    clock = datetime.fromtimestamp(wall).strftime("%H:%M:%S")
+    if width < 110:
+        return [spread(left, [(clock + " ", "dim")], width)]
+    age = store.data_age_s(look.now)
+    seen = "-" if age is None else f"{age:.1f}s ago" if age < 10 else f"{text.age(age)} ago"
+    right: Line = [(f"data {seen}", "dim"), divider, (f"{hz:g} Hz", "dim"), divider, (f"{clock} ", "text")]
+    return [spread(left, right, width), _jobs_line(look, label, width)]
+
+
+def link_word(look: Look) -> tuple[str, str]:
+    """The state of the link as a sign and a word."""
+    words = {"connecting": ("busy", "connecting"), "live": ("ok", "live"), "stale": ("late", "stale")}
+    tone, word = words.get(look.store.link.state, ("lost", "refused"))
+    if look.store.link.state == "live" and look.store.is_stale:
+        tone, word = "busy", "catching up"
+    return look.state(tone, word)
+
+
+def _jobs_line(look: Look, label: str, width: int) -> Line:
+    running = [job for job in look.store.jobs_by_activity() if job.state not in FINISHED]
+    total = len(look.store.views(JobView))
+    line: Line = [(f" via {text.clean(label)}", "dim"), (f"   jobs {len(running)} active of {total}", "text")]
+    if not running:
+        return line
+    job = running[0]
+    line.append((f"   {text.clean(job.name or job.id)}", "title"))
+    line.append((f"  round {job.round}/{job.rounds}  loss {text.number(job.loss)}", "text"))
+    line.append((f"  validation {text.number(job.eval_loss)}", "text"))
+    series = look.store.series_of(job.id, "eval_loss").get("")
+    if series is not None and width >= 150:
+        values = [value for _, value in series.points()[-24:]]
+        line.append(("  " + look.glyphs.spark(values, 24), "c1"))
+    return line
+
+
+def tabs(current: str, width: int, right: str) -> Line:
+    """The screens with their numbers; the present one in brackets, not by colour alone."""
+    line: Line = []
+    for number, name in enumerate(SCREENS, 1):
+        title = "" if width < 80 else f" {TITLES[name][:4] if name == 'overview' and width < 100 else TITLES[name]}"
+        if name == current:
+            line.append((f"[{number}{title}]", "title"))
+        else:
+            line += [(f" {number}", "key"), (f"{title} ", "dim")]
+    return spread(line, [(f"{right} ", "dim")], width)
+
+
+def banner(look: Look) -> Line:
+    """What is wrong with the link and what happens next; empty when it is live."""
+    link = look.store.link
+    if link.state == "live":
+        return []
+    age = look.store.data_age_s(look.now)
+    old = f"   what you see is {text.age(age)} old" if age is not None else ""
+    if link.state == "connecting":
+        return [(" connecting...", "busy")]
+    hint = f"; {link.hint}" if link.hint else ""
+    if link.state == "refused":
+        return [(f" refused: {text.clean(link.detail)}{text.clean(hint)}   (not tried again; r tries once)", "lost")]
+    return [(f" {text.clean(link.detail)}   try {link.attempt + 1} within {link.retry_s:.0f}s{old}", "late")]
+
+
+def status(state: str, message: str, filter_text: str, width: int, *, stale_for: str) -> Line:
+    """The line above the keys: filter, counts, what just happened."""
+    left: Line = [(" ", "text")]
+    if filter_text:
+        left += [(f"/{filter_text}", "key"), ("   ", "text")]
+    left.append((state, "dim"))
+    if message:
+        left.append((f"   {message}" if state else message, "title"))
+    return spread(left, [(f"{stale_for} ", "late")] if stale_for else [], width)
+
+
+def keys(scopes: tuple[str, ...], width: int, drawing: Drawing) -> Line:
+    """The keys that matter here, as many as fit."""
+    line: Line = [(" ", "text")]
+    room = width - 1
+    for key in footer_of("main", *scopes):
+        label = key.hint
+        taken = len(key.text) + len(label) + 3
+        if taken > room:
+            continue
+        room -= taken
+        line += [(key.text, "key"), (f" {label}  ", "dim")]
+    return line
