@@ -1,0 +1,56 @@
+"""The main job over real processes: trained, exported, seen from any node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hypha_tui.local_cluster import LocalCluster
+from tests.integration.support import dataset, job_at, job_folder, live_leases, small_cluster, submit, tui, until
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_a_job_is_trained_and_every_node_tells_the_same(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Submitted at a data node (not a scheduler), watched at each node, exported as a directory that loads."""
+    data = [dataset(tmp_path), dataset(tmp_path, name="tiny-validation", rows=64)]
+    small_cluster(cluster, data=data)
+    folder = job_folder(tmp_path / "job", validation='validation_dataset = "tiny-validation"', rounds=3)
+    submitted = submit(cluster.nodes["data"], folder)
+
+    job = until(
+        lambda: (found := job_at(cluster.nodes["gateway"], submitted)).get("state") in ("done", "failed") and found,
+        within_s=90,
+        what="the job ends",
+    )
+    assert job["state"] == "done", (job["reason"], job["tasks"])
+    assert job["round"] == job["rounds"] == 3
+    assert job["samples"] >= 3 * 64 * 0.8
+    assert job["eval_loss"] < job["first_eval_loss"]
+    for node in cluster.nodes.values():
+        seen = job_at(node, submitted)
+        assert (seen["state"], seen["round"], seen["samples"]) == ("done", 3, job["samples"]), node.name
+        assert len(tui(node, "peers")) == 5
+        assert {row["name"] for row in tui(node, "datasets")} == {"tiny", "tiny-validation"}
+
+    model_dir = Path(job["model_dir"])
+    assert loss_of(model_dir, data[1]) == pytest.approx(job["eval_loss"], abs=1e-3)
+    record = json.loads((model_dir / "training.json").read_text())
+    assert len(record["rounds"]) == 3
+    leases = until(lambda: not live_leases(cluster.nodes["gateway"]) or None, within_s=10, what="leases are released")
+    assert leases
+
+
+def loss_of(model_dir: Path, validation: Path) -> float:
+    """The loss of an exported model on a validation set, computed with Transformers alone."""
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(model_dir).eval()
+    rows = torch.cat([load_file(path)["input_ids"].long() for path in sorted(validation.glob("*.safetensors"))])
+    with torch.no_grad():
+        losses = [model(input_ids=row[None], labels=row[None]).loss.item() for row in rows]
+    return sum(losses) / len(losses)

@@ -1,0 +1,187 @@
+"""The slices of a task: one ahead, none left behind, none lost."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from node.board import Board
+from node.errors import PeerUnreachable
+from node.network import bulk
+from node.network.overlay import Overlay
+from node.wire import Dispatch, ExecutorKind, InnerOptimizer, ModelSource, NextSlice, SliceGrant, TrainTask
+from node.worker.bridge import Bridge, Work
+from node.worker.context import TaskContext
+from node.worker.job_json import job_json
+from node.worker.references import BridgeError
+from node.worker.slices import SliceFeed
+from node.worker.training import TrainingTask
+from node.worker.transfers import Transfers
+
+pytestmark = pytest.mark.asyncio
+
+TASK = TrainTask(
+    model=ModelSource(task="causal-lm", repository="a/b", filenames=["config.json"], has_token=True),
+    dataset="data",
+    parameter_server="server",
+    optimizer=InnerOptimizer(learning_rate=0.1, schedule="wsd", warmup_steps=1, decay_steps=5),
+    batch_size=4,
+    rounds=2,
+)
+
+
+class Source:
+    """A scheduler and a data node in one: hands out slices by number."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[tuple[int, int]]] = []
+        self.fail_times = 0
+        self.empty_times = 0
+
+    async def call(self, peer_id: str, request: NextSlice, *, timeout_s: float) -> SliceGrant:
+        """One grant."""
+        self.asked.append(list(request.used))
+        if self.empty_times:
+            self.empty_times -= 1
+            return SliceGrant(index=-1, wait_s=60.0)
+        return SliceGrant(index=len(self.asked) - 1, name="s", sha256="aa", size_bytes=1, providers=["d"])
+
+    async def providers(self, dataset: str) -> list[Any]:
+        """Nobody else."""
+        return []
+
+    async def download(self, overlay: object, peers: list[str], path: str, target: Path, **more: Any) -> None:
+        """A file, or trouble."""
+        if self.fail_times:
+            self.fail_times -= 1
+            raise PeerUnreachable("the data node is away")
+        target.write_bytes(b"x")
+
+
+def context(tmp_path: Path) -> TaskContext:
+    dispatch = Dispatch(
+        lease_id="l", job_id="job", task_id="t1", epoch=0, executor=ExecutorKind(class_="train"), task=TASK, token="tok"
+    )
+    return TaskContext("me", "scheduler", dispatch, tmp_path, tmp_path / "log", "tok")
+
+
+@pytest_asyncio.fixture
+async def feed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[tuple[Source, SliceFeed, Path]]:
+    """A feed over a `Source`, and the folder its slices lie in."""
+    source = Source()
+    monkeypatch.setattr(bulk, "download", source.download)
+    async with asyncio.TaskGroup() as tasks:
+        made = SliceFeed(context(tmp_path), cast(Overlay, source), Transfers(Board("me")), "data", tasks)
+        yield source, made, tmp_path / "artifacts" / "slices"
+        made.close()
+
+
+async def settled(source: Source, asked: int) -> None:
+    """Wait until so many grants were asked for, and their files are there."""
+    async with asyncio.timeout(5):
+        while len(source.asked) < asked:
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.02)
+
+
+async def test_the_next_slice_is_fetched_while_this_one_is_trained_on(feed: tuple[Source, SliceFeed, Path]) -> None:
+    source, slices, folder = feed
+    first = await slices.next()
+    await settled(source, 2)
+    assert first.grant.index == 0
+    assert len(list(folder.iterdir())) == 2
+    assert source.asked == [[], []]
+
+
+async def test_a_slice_is_reported_used_when_the_next_is_asked_for_and_its_file_goes(
+    feed: tuple[Source, SliceFeed, Path],
+) -> None:
+    """H43: confirmed on consumption. H42: files do not pile up."""
+    source, slices, folder = feed
+    for number in range(5):
+        found = await slices.next()
+        await settled(source, number + 2)
+        assert found.grant.index == number
+        assert len(list(folder.iterdir())) == 2
+    assert source.asked == [[], [], [(0, 0)], [(0, 1)], [(0, 2)], [(0, 3)]]
+
+
+async def test_a_failed_fetch_is_an_error_and_the_same_slice_comes_with_the_next_try(
+    feed: tuple[Source, SliceFeed, Path],
+) -> None:
+    source, slices, _ = feed
+    source.fail_times = 1
+    with pytest.raises(BridgeError, match="away") as told:
+        await slices.next()
+    assert told.value.status == 502
+    assert (await slices.next()).grant.index == 0
+
+
+async def test_an_executor_that_hangs_up_loses_no_slice(feed: tuple[Source, SliceFeed, Path]) -> None:
+    _, slices, _ = feed
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await slices.next()
+    assert (await slices.next()).grant.index == 0
+
+
+async def test_saying_that_a_slice_is_used_ends_the_wait_for_the_next(feed: tuple[Source, SliceFeed, Path]) -> None:
+    """The scheduler may hold back the next pass until the last slice of this one is used."""
+    source, slices, _ = feed
+    await slices.next()
+    await settled(source, 2)
+    await slices.next()
+    source.empty_times = 1
+    await settled(source, 3)
+    async with asyncio.timeout(2):
+        await slices.next()
+    assert [(0, 1)] in source.asked
+
+
+async def test_the_job_s_description_has_the_contract_s_keys_and_no_secret(tmp_path: Path) -> None:
+    """H32, H25."""
+    text = job_json(context(tmp_path), TASK)
+    job = json.loads(text)
+    config = job["executor"]["config"]
+    assert "tok" not in text
+    assert job["job_id"] == "job"
+    assert config["model"]["artifact"] == {"type": "huggingface", "repository": "a/b", "filenames": ["config.json"]}
+    assert config["data"] == {"type": "scheduler", "peer": "scheduler", "dataset": "data"}
+    assert config["updates"]["peers"] == ["server"]
+    assert config["optimizer"]["learning-rate"] == 0.1
+    assert config["scheduler"]["type"] == "wsd"
+    assert {"task", "artifact", "input-names"} <= config["model"].keys()
+
+
+async def test_the_bridge_describes_itself_and_answers_in_json_whatever_comes(tmp_path: Path) -> None:
+    work = TrainingTask(context(tmp_path), TASK, cast(Overlay, Source()), Transfers(Board("me")), tmp_path / "s")
+    socket = tmp_path / "s.sock"
+    connector = aiohttp.UnixConnector(str(socket))
+    async with (
+        Bridge(cast(Work, work)).listening(socket),
+        aiohttp.ClientSession("http://b", connector=connector) as web,
+    ):
+        async with web.get("/openapi.json") as answer:
+            paths = (await answer.json())["paths"]
+        assert set(paths) >= {"/resources/fetch", "/resources/send", "/resources/receive", "/status/send"}
+        for path, body, status in [
+            ("/status/send", b"{not json", 400),
+            ("/status/send", b'"nonsense"', 400),
+            ("/status/send", b'{"status": {"batch_size": 0}}', 400),
+            ("/resources/send", b'{"resource": {"type": "peers"}, "path": "none"}', 404),
+            ("/nowhere", b"{}", 404),
+            ("/status/send", io.BytesIO(b"x" * (2 << 20)), 413),
+        ]:
+            async with web.post(path, data=body) as answer:
+                assert (answer.status, set(await answer.json())) == (status, {"error", "detail"})
+        async with web.post("/status/send", json="update") as answer:
+            assert (await answer.json())["type"] == "Error"
+    assert not socket.exists()
