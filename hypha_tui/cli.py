@@ -22,6 +22,10 @@ from node.version import __version__
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 USAGE = 2
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 failed or refused; 2 wrong usage, configuration or job file; "
+    "3 no link to a node, which may work later; 130 interrupted."
+)
 
 
 @Parameter(name="*")
@@ -51,7 +55,9 @@ app = App(
     name="hypha-tui",
     version=__version__,
     help="See and steer a cluster through any of its nodes. Without a command: the terminal.",
+    help_epilogue=EXIT_CODES,
     version_flags=["--version"],
+    default_parameter=Parameter(show_default=False),
 )
 
 
@@ -193,6 +199,8 @@ def _prepare_terminal() -> None:
     os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
     os.environ.setdefault("TEXTUAL_FPS", "15" if os.environ.get("SSH_TTY") else "30")
     os.environ.setdefault("ESCDELAY", "50")
+    for name in ("COLUMNS", "LINES"):  # exported by a shell, they would hide every resize
+        os.environ.pop(name, None)
     if os.environ.get("NO_COLOR") == "":
         del os.environ["NO_COLOR"]
 

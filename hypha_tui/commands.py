@@ -15,7 +15,8 @@ from hypha_tui.client.api import ApiClient, connected
 from hypha_tui.client.endpoint import Endpoint
 from hypha_tui.client.jobfile import pack, read_job
 from hypha_tui.client.link import Backoff
-from hypha_tui.store.cluster import FINISHED, ClusterStore
+from hypha_tui.store import text
+from hypha_tui.store.cluster import FINISHED, ClusterStore, with_names
 from hypha_tui.store.columns import Look
 from hypha_tui.store.glyphs import glyphs_for
 from node.errors import PeerUnreachable, Refused
@@ -56,7 +57,10 @@ async def events(endpoint: Endpoint, *, as_json: bool) -> int:
     if as_json:
         output.data(found)
         return 0
-    rows = [[f"{one.age_s:.0f}s", one.level, names.get(one.node, one.node), one.name, one.text] for one in found]
+    rows = [
+        [text.age(one.age_s), one.level, names.get(one.node, one.node), one.name, with_names(one.text, names)]
+        for one in found
+    ]
     output.table(["AGE", "LEVEL", "NODE", "EVENT", "TEXT"], rows)
     return 0
 
@@ -83,12 +87,13 @@ async def logs(endpoint: Endpoint, job_id: str, task_id: str, *, lines: int, as_
     """The last lines that a job's tasks wrote. Fails when none of them could be read."""
     async with connected(endpoint) as client:
         chunks = await client.logs(await _job_id(client, job_id), task_id, lines)
+        names = {} if as_json else {peer.id: peer.name for peer in await client.objects(PeerView)}
     if as_json:
         output.data(chunks)
     else:
         for chunk in chunks:
             if len(chunks) > 1:
-                output.line(f"==> {chunk.task_id} at {chunk.peer_id} <==")
+                output.line(f"==> {chunk.task_id} at {names.get(chunk.peer_id, chunk.peer_id)} <==")
             for line in chunk.lines:
                 output.line(line)
             if chunk.error:
@@ -155,6 +160,9 @@ async def cancel(endpoint: Endpoint, job_id: str, *, as_json: bool) -> int:
     """End a job."""
     async with connected(endpoint) as client:
         full_id = await _job_id(client, job_id)
+        ended = [job for job in await client.objects(JobView) if job.id == full_id and job.state in FINISHED]
+        if ended:
+            raise Refused("conflict", f"{full_id} is {ended[0].state}", hint="nothing is left to cancel")
         await client.cancel(full_id)
     if as_json:
         output.data({"job_id": full_id, "cancelled": True})

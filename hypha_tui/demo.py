@@ -28,7 +28,8 @@ from node.errors import HyphaError, JobError, PeerUnreachable
 from node.views import Delta, JobView, Point
 
 JOB = Path(__file__).with_name("demo_job")
-DATA_BYTES = 3_000_000
+DATASET_FLAGS = ["--format", "text", "--glob", "*.py", "--sequence-length", "128", "--rows-per-slice", "256"]
+DATASET_FLAGS += ["--max-bytes", "3000000", "--validation-fraction", "0.01", "--seed", "1"]
 JOB_WITHIN_S = 600.0
 WORKER = """
 work_dir = "{work}"
@@ -57,7 +58,7 @@ def run(
     cluster = LocalCluster(folder)
     with _terminated_as_interrupted():
         try:
-            _start(cluster, workers, tell)
+            start(cluster, workers, tell)
             if headless:
                 summary = asyncio.run(_follow(cluster, workers, rounds, out or Path(".demo"), tell))
                 summary["seconds"] = round(time.monotonic() - began, 1)
@@ -76,16 +77,15 @@ def run(
     return 0
 
 
-def _start(cluster: LocalCluster, workers: int, tell: Tell) -> None:
+def start(cluster: LocalCluster, workers: int, tell: Tell) -> None:
+    """Make the authority and the dataset, and start every node."""
     names = [f"worker-{number}" for number in range(1, workers + 1)]
     tell(f"making an authority and {len(names) + 3} certificates")
     cluster.make_authority(["gateway", "scheduler", "data", *names])
     tell("building the dataset from Python's standard library")
     dataset = cluster.folder / "datasets" / "stdlib"
     source = sysconfig.get_paths()["stdlib"]
-    limits = ["--glob", "*.py", "--max-bytes", str(DATA_BYTES), "--validation-fraction", "0.01", "--seed", "1"]
-    shape = ["--format", "text", "--sequence-length", "128", "--rows-per-slice", "256"]
-    command("dataset", "build", source, "--out", str(dataset), *shape, *limits)
+    command("dataset", "build", source, "--out", str(dataset), *DATASET_FLAGS)
     tell(f"starting a gateway, a scheduler, a data node and {workers} workers")
     gateway = cluster.start("gateway", "gateway").address
     data = f'dataset_path = ["{dataset}", "{dataset}-validation"]'
@@ -99,7 +99,8 @@ def _start(cluster: LocalCluster, workers: int, tell: Tell) -> None:
     cluster.wait_ready(*nodes)
 
 
-async def _submit(client: ApiClient, workers: int, rounds: int) -> str:
+async def submit(client: ApiClient, workers: int, rounds: int) -> str:
+    """Submit the demo's job; its id. `rounds` 0: as its file says."""
     draft = read_job(JOB)
     fields = fields_of(draft.text)
     changed = type(fields)(fields.name, fields.dataset, workers, rounds or fields.rounds)
@@ -114,8 +115,8 @@ async def _submit(client: ApiClient, workers: int, rounds: int) -> str:
 
 async def _follow(cluster: LocalCluster, workers: int, rounds: int, out: Path, tell: Tell) -> dict[str, Any]:
     """Submit the job at the gateway, tell each round, and fetch what is left of it when it is done."""
-    async with connected(_endpoint(cluster)) as client:
-        job_id = await _submit(client, workers, rounds)
+    async with connected(endpoint(cluster)) as client:
+        job_id = await submit(client, workers, rounds)
         tell(f"job {job_id} accepted")
         told = _Rounds(tell)
         async with asyncio.timeout(JOB_WITHIN_S):
@@ -182,15 +183,16 @@ class _Rounds:
 def _open_terminal(cluster: LocalCluster, workers: int, rounds: int) -> None:
     from hypha_tui.screens.app import HyphaApp  # Textual costs start-up time
 
-    async def submit() -> None:
-        async with connected(_endpoint(cluster)) as client:
-            await _submit(client, workers, rounds)
+    async def run_job() -> None:
+        async with connected(endpoint(cluster)) as client:
+            await submit(client, workers, rounds)
 
-    asyncio.run(submit())
-    HyphaApp(ApiClient(_endpoint(cluster))).run()
+    asyncio.run(run_job())
+    HyphaApp(ApiClient(endpoint(cluster))).run()
 
 
-def _endpoint(cluster: LocalCluster) -> Endpoint:
+def endpoint(cluster: LocalCluster) -> Endpoint:
+    """The cluster's gateway, as the operator."""
     base = cluster.certificates / "operator"
     paths = [Path(f"{base}-{part}.pem") for part in ("cert", "key", "trust")]
     return resolve(Connection(cluster.nodes["gateway"].address, *paths), {})

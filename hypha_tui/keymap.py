@@ -1,7 +1,11 @@
-"""Every key and command of the terminal, in one table: bindings, help, footer and command line come from it."""
+"""Every key and command of the terminal, in one table: bindings, help, footer, command line and docs come from it.
+
+`python -m hypha_tui.keymap > docs/keys.md` writes the page anew.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,6 +86,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("log.half_up", "ctrl+u", "half_page(-1)", "half a page up", "log", "Move"),
     Key("jobs.new", "a", "new_job", "new job", "jobs", "Here", footer=7, short="new job"),
     Key("jobs.curves", "c", "job_curves", "curves of this job", "jobs", "Here"),
+    Key("jobs.log", "L", "log_axis", "what this job's tasks wrote", "jobs", "Here"),
     Key("curves.metric", "m", "next_metric", "next metric", "curves", "Here", footer=4, short="metric"),
     Key("curves.job", "J", "next_job", "next job", "curves", "Here", footer=5, short="job"),
     Key("curves.log", "L", "log_axis", "logarithmic axis", "curves", "Here", footer=6, short="log axis"),
@@ -128,3 +133,45 @@ def clashes() -> list[str]:
                     found.append(f"{single}: {seen[single]} and {key.id} ({scope})")
                 seen[single] = key.id
     return found
+
+
+PLACES: Final = {
+    "main": "Everywhere on the main screen",
+    "table": "In a table",
+    "jobs": "On Jobs",
+    "curves": "On Curves",
+    "log": "In a list of events",
+}
+
+
+def page() -> str:
+    """`docs/keys.md`."""
+    lines = [
+        "# Keys",
+        "",
+        "Made from `hypha_tui/keymap.py` by `python -m hypha_tui.keymap > docs/keys.md`. In the terminal, `?` shows",
+        "the keys of the place you are in.",
+    ]
+    for scope, place in PLACES.items():
+        lines += ["", f"## {place}", "", "| key | what it does |", "|---|---|"]
+        for key in keys_of(scope):
+            names = [key.shown, *key.keys.split(",")[1:]] if key.shown else key.keys.split(",")
+            lines.append(f"| {' '.join(f'`{name}`' for name in names)} | {key.label} |")
+    lines += ["", "## Commands, after `:`", "", "| command | what it does |", "|---|---|"]
+    lines += [f"| `:{command.usage}` | {command.label} |" for command in COMMANDS]
+    lines += [
+        "",
+        "A beginning that only one command has is enough; `tab` completes it, `up` and `down` recall earlier ones.",
+    ]
+    lines += [
+        "",
+        "## Filters, after `/`",
+        "",
+        "Words narrow a table to the rows that have all of them; `!word` keeps those",
+    ]
+    lines += ["without it. `esc` clears the filter. The cursor stays on its row, and an action names its target."]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -134,8 +134,10 @@ class LocalCluster:
                 time.sleep(0.02)
 
     def restart(self, name: str) -> LocalNode:
-        """Start a node that has ended again, with the same state."""
+        """Start a node that has ended again, with the same state and at the port where others know it."""
         node = self.nodes[name]
+        if node.info:
+            node.command[node.command.index("--listen") + 1] = node.address.split("/p2p/")[0]
         node.info = {}
         node.process = _spawn(node.command, node.log_path)
         self.wait_ready(node)

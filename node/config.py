@@ -148,6 +148,7 @@ def load(
     data = hoist(data, known_keys())
     origins: dict[str, str] = {}
     _note(origins, data, source)
+    data.setdefault("state_dir", _default_state_dir(env))
     _resolve(data, path.absolute().parent if path else Path.cwd())
     origin = Origin(source, text)
     _spell(data, origin)
@@ -177,6 +178,12 @@ def load(
     )
     _check(config, origin)
     return Loaded(config=config, origins=origins, warnings=warnings)
+
+
+def _default_state_dir(env: Mapping[str, str]) -> str:
+    """Where `hypha-tui` looks for the nodes of this user."""
+    home = env.get("XDG_STATE_HOME", "")
+    return f"{home}/hypha" if home.startswith("/") else DEFAULT_STATE_DIR
 
 
 def _note(origins: dict[str, str], data: Any, source: str, path: tuple[str | int, ...] = ()) -> None:
@@ -220,8 +227,6 @@ def _resolve(data: dict[str, Any], base: Path) -> None:
         paths = [paths]
     if isinstance(paths, list) and all(isinstance(path, (str, Path)) for path in paths):
         data["dataset_path"] = [str(base / Path(path).expanduser()) for path in paths if str(path)]
-    if "state_dir" not in data:
-        data["state_dir"] = str(Path(DEFAULT_STATE_DIR).expanduser())
 
 
 def _check(config: NodeConfig, origin: Origin) -> None:

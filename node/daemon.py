@@ -56,8 +56,7 @@ async def _serve(config: NodeConfig, identity: Identity) -> None:
     async with Store.open(config.state_dir / "state.db") as store, _telemetry(config) as telemetry:
         board = Board(identity.peer_id)
         overlay = Overlay(config, identity, board, store)
-        # The GPU driver may take its time to answer.
-        overlay.describe(await asyncio.to_thread(resources.total, config.resources, config.jobs_dir), None)
+        await _describe(config, overlay)
         roles = list(_roles(config, overlay, board, store))
         api = ApiService(config, overlay, board, store, telemetry)
         async with _running(overlay.run()):
@@ -68,6 +67,14 @@ async def _serve(config: NodeConfig, identity: Identity) -> None:
                 await stopping.wait()
                 log.info("node.stopping name=%s", config.name)
     log.info("node.stopped name=%s", config.name)
+
+
+async def _describe(config: NodeConfig, overlay: Overlay) -> None:
+    """Tell what the machine has. The GPU driver may take its time to answer."""
+    found = await asyncio.to_thread(resources.discover, config.jobs_dir)
+    for line in resources.overstated(config.resources, found):
+        log.warning("resources.overstated %s", line)
+    overlay.describe(resources.total(config.resources, config.jobs_dir, found), None)
 
 
 def _roles(config: NodeConfig, overlay: Overlay, board: Board, store: Store) -> Iterator[Part]:

@@ -45,7 +45,6 @@ class ModelSpec(Strict, frozen=True):
             filenames=names,
             input_names=self.input_names,
             seed=self.seed,
-            has_token=bool(self.token),
         )
 
 
@@ -296,6 +295,8 @@ def _check_bounds(spec: JobSpec, origin: Origin) -> None:
     need(0 <= outer.momentum < 1, ["outer_optimizer", "momentum"], "must be from 0 up to, not including, 1")
     known = not inner.schedule or inner.schedule in SCHEDULES
     need(known, ["inner_optimizer", "schedule"], f"{inner.schedule!r} is not a schedule; {', '.join(SCHEDULES)}")
+    ends = inner.total_steps > inner.warmup_steps or inner.schedule not in ("cosine-with-warmup", "linear-with-warmup")
+    need(ends, ["inner_optimizer", "total_steps"], f"must be more than warmup_steps for {inner.schedule}")
     for name in ("worker_price", "parameter_server_price"):
         price: Price = getattr(spec, name)
         need(0 <= price.bid <= price.limit, ["resources", name], "bid must be 0 or more, and max at least the bid")

@@ -18,6 +18,7 @@ LEVELS = {
     "off": logging.CRITICAL + 10,
 }
 QUIET = {
+    "aiosqlite": logging.WARNING,
     "aiohttp.access": logging.WARNING,
     "asyncio": logging.WARNING,
     "opentelemetry": logging.ERROR,

@@ -29,8 +29,8 @@ MIGRATIONS: list[str] = [
 
     CREATE TABLE jobs (
         job_id TEXT PRIMARY KEY, name TEXT NOT NULL, spec TEXT NOT NULL, body_sha256 TEXT NOT NULL DEFAULT '',
-        folder_sha256 TEXT NOT NULL DEFAULT '', submitted_by TEXT NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '',
-        epoch INTEGER NOT NULL DEFAULT 0, round INTEGER NOT NULL DEFAULT 0,
+        folder_sha256 TEXT NOT NULL DEFAULT '', submitted_by TEXT NOT NULL, state TEXT NOT NULL,
+        reason TEXT NOT NULL DEFAULT '', epoch INTEGER NOT NULL DEFAULT 0, round INTEGER NOT NULL DEFAULT 0,
         model_dir TEXT NOT NULL DEFAULT '', submitted_unix REAL NOT NULL,
         ended_unix REAL
     ) STRICT;
@@ -59,6 +59,12 @@ MIGRATIONS: list[str] = [
         task_id TEXT NOT NULL, round INTEGER NOT NULL,
         PRIMARY KEY (job_id, epoch, pass, slice)
     ) STRICT;
+
+    CREATE TABLE slices_in_hand (
+        job_id TEXT NOT NULL REFERENCES jobs, epoch INTEGER NOT NULL, pass INTEGER NOT NULL, slice INTEGER NOT NULL,
+        task_id TEXT NOT NULL, round INTEGER NOT NULL
+    ) STRICT;
+    CREATE INDEX slices_in_hand_of_job ON slices_in_hand (job_id, epoch);
 
     CREATE TABLE executors (
         task_id TEXT PRIMARY KEY, pid INTEGER NOT NULL, start_ticks INTEGER NOT NULL, boot_id TEXT NOT NULL,

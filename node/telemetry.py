@@ -102,7 +102,8 @@ class Metrics:
         )
         self._workers = Series("hypha_active_workers", "Workers under lease to this node's scheduler", grows=False)
         self._streams = Series("hypha_active_streams", "Bulk transfers and event streams being served", grows=False)
-        self._jobs = Series("hypha_active_jobs", "Jobs this node schedules, and tasks it runs", grows=False)
+        self._jobs = Series("hypha_active_jobs", "Jobs this node schedules", grows=False)
+        self._tasks = Series("hypha_active_tasks", "Tasks this node runs", grows=False)
         self._workers_of_job: dict[str, int] = {}
         self._early: deque[float] = deque(maxlen=EARLY_DURATIONS_KEPT)
         self._recorders: list[Callable[[float], None]] = []
@@ -135,7 +136,7 @@ class Metrics:
         self._served.add(count, dataset)
 
     def request_handled(self, method: str) -> None:
-        """A request was answered; `method` is a name of ours (`lease/renew`, `GET /events`), never a caller's text."""
+        """The operator API was asked; `method` is a route of ours (`GET /events`), never a caller's text."""
         self._requests.add(1, method)
 
     def job_workers(self, job_id: str, count: int) -> None:
@@ -146,8 +147,12 @@ class Metrics:
         self._workers.set(sum(self._workers_of_job.values()))
 
     def jobs_changed(self, by: int) -> None:
-        """A job or task began (1) or ended (-1) here."""
+        """This node's scheduler began (1) a job, or ended it (-1)."""
         self._jobs.add(by)
+
+    def tasks_changed(self, by: int) -> None:
+        """A task began (1) or ended (-1) on this node."""
+        self._tasks.add(by)
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:
@@ -170,6 +175,7 @@ class Metrics:
             self._workers,
             self._streams,
             self._jobs,
+            self._tasks,
         ]
 
     def record_durations(self, record: Callable[[float], None]) -> None:

@@ -95,7 +95,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
 class JobView(View, frozen=True, tag="job", tag_field="kind"):
     """A job. `state`: queued, waiting, starting, running, exporting, done, failed, cancelled; `reason` says why.
 
-    `round` rounds of `rounds` are committed. `slices` counts the present epoch's by state.
+    `round` rounds of `rounds` are committed. `slices` counts the present epoch's by state. `age_s` is since it was
+    submitted, `took_s` until it ended.
     """
 
     kind: ClassVar[str] = "job"
@@ -121,6 +122,7 @@ class JobView(View, frozen=True, tag="job", tag_field="kind"):
     price: float = 0.0
     tasks: list[TaskView] = []
     model_dir: str = ""
+    took_s: float | None = None
 
 
 class DatasetView(View, frozen=True, tag="dataset", tag_field="kind"):

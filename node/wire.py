@@ -19,6 +19,7 @@ with HTTP status 4xx and one of these codes:
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Generic, TypeVar
 
 import msgspec
@@ -27,6 +28,8 @@ A = TypeVar("A", bound="Message")
 
 PROTOCOL = 1
 MAX_MESSAGE_BYTES = 4 << 20
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""What a job may be called. Task ids are `<job>.<epoch>.<number>`."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -140,10 +143,9 @@ class Passed(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The answer to `Hello`: who is here, and the address the caller is seen from."""
+    """The answer to `Hello`: who is here."""
 
     record: Passed
-    observed: str = ""
     protocol: int = PROTOCOL
 
 
@@ -234,6 +236,16 @@ class RenewLease(Request[LeaseRenewed], frozen=True):
     duration_s: float
 
 
+class ReleaseEarlier(Request[Ack], frozen=True):
+    """Scheduler to worker, after a restart: what it held for this job in an earlier life is free."""
+
+    method = "lease/release-earlier"
+    answer = Ack
+    job_id: str
+    older_than_s: float
+    """How long the scheduler's present life has lasted."""
+
+
 class ReleaseLease(Request[Ack], frozen=True):
     """Scheduler to worker: no longer needed. Tasks under it end. Idempotent."""
 
@@ -259,7 +271,6 @@ class ModelSource(Message, frozen=True):
     filenames: list[str] = []
     input_names: list[str] = []
     seed: int = 0
-    has_token: bool = False
 
 
 class InnerOptimizer(Message, frozen=True):

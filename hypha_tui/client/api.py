@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -14,12 +15,12 @@ import aiohttp
 import msgspec
 from aiohttp.client_reqrep import ClientRequest, ClientResponse
 from aiohttp.connector import Connection
+from yarl import URL
 
 from hypha_tui.client.endpoint import Endpoint
 from hypha_tui.client.jobfile import Body
 from hypha_tui.client.sse import SseParser
 from node.errors import HyphaError, PeerProtocol, PeerUnreachable, PeerUntrusted, Refused
-from node.identity.peer_id import raw_public_key_of
 from node.views import (
     AnyView,
     ClusterView,
@@ -39,6 +40,7 @@ from node.wire import Cancel, Command, RunCommand, Submit
 
 if TYPE_CHECKING:
     from node.identity.credentials import Identity
+    from node.identity.trust import Trust
 
 DEADLINE_S: Final = 10.0
 UPLOAD_DEADLINE_S: Final = 120.0
@@ -194,7 +196,7 @@ class ApiClient:
             self._base = f"https://{endpoint.address.netloc}"
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=self._identity.client_context()),
-                request_class=_pinned_to(endpoint.address.peer_id),
+                request_class=_checked(self._identity.trust, endpoint.address.peer_id),
             )
         else:
             raise PeerUnreachable("no node to connect to", hint="name one with --node")
@@ -204,30 +206,34 @@ class ApiClient:
 _EVENT_STREAM: Final = {"Accept": "text/event-stream"}
 
 
-def _pinned_to(peer_id: str | None) -> type[ClientRequest]:
-    """Requests that are sent only when the other end holds this peer's key. The chain is checked by TLS before."""
-    if peer_id is None:
-        return ClientRequest
-    expected = raw_public_key_of(peer_id)
+def _checked(trust: Trust, peer_id: str | None) -> type[ClientRequest]:
+    """Requests that are sent only once we know who answers: a node of the cluster, and this peer if one is named."""
 
-    class PinnedRequest(ClientRequest):
+    class CheckedRequest(ClientRequest):
         async def send(self, conn: Connection) -> ClientResponse:
-            transport = conn.transport
-            tls = transport.get_extra_info("ssl_object") if transport is not None else None
-            certificate = tls.getpeercert(binary_form=True) if tls is not None else None
-            # the key is the only Ed25519 key in its SubjectPublicKeyInfo: 12 bytes of header, then 32 of key
-            if certificate is None or _SPKI + expected not in certificate:
+            try:
+                _check_peer(conn, trust, peer_id, self.url)
+            except PeerUntrusted:
                 conn.close()
-                raise PeerUntrusted(
-                    f"another node than {peer_id} answers at {self.url.host}:{self.url.port}",
-                    hint="check the address; leave /p2p/.. out to accept any node of the cluster",
-                )
+                raise
             return await super().send(conn)
 
-    return PinnedRequest
+    return CheckedRequest
 
 
-_SPKI: Final = bytes.fromhex("302a300506032b6570032100")
+def _check_peer(conn: Connection, trust: Trust, peer_id: str | None, url: URL) -> None:
+    tls = conn.transport.get_extra_info("ssl_object") if conn.transport is not None else None
+    certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+    if certificate is None:
+        raise PeerUntrusted(f"who answers at {url.host}:{url.port} shows no certificate")
+    caller = trust.caller_of(certificate)
+    if caller.role != "node":
+        raise PeerUntrusted(f"{caller.name} at {url.host}:{url.port} is an operator, not a node")
+    if peer_id is not None and caller.peer_id != peer_id:
+        raise PeerUntrusted(
+            f"{caller.name} ({caller.peer_id}) answers at {url.host}:{url.port}, not {peer_id}",
+            hint="check the address; leave /p2p/.. out to accept any node of the cluster",
+        )
 
 
 class _translated:
@@ -263,7 +269,8 @@ def _ours(error: BaseException, endpoint: Endpoint) -> HyphaError | None:
     if isinstance(error, TimeoutError):
         return PeerUnreachable(f"{endpoint} does not answer", hint="is the node up, and the link to it?")
     if isinstance(error, aiohttp.ClientConnectorError | OSError):
-        reason = getattr(error, "strerror", None) or error.__class__.__name__
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if isinstance(number, int) and number > 0 else str(error) or type(error).__name__
         return PeerUnreachable(f"cannot reach {endpoint}: {reason}", hint="is the node running?")
     if isinstance(error, aiohttp.ClientError):
         return PeerUnreachable(f"the link to {endpoint} broke: {error or error.__class__.__name__}", hint="try again")

@@ -98,7 +98,9 @@ def _beside(cert: Path, what: str) -> Path:
 
 def _state_home(environment: Mapping[str, str]) -> Path:
     home = environment.get("XDG_STATE_HOME", "")
-    return (Path(home) if home else Path(environment.get("HOME", "~")).expanduser() / ".local" / "state") / "hypha"
+    if home.startswith("/"):
+        return Path(home) / "hypha"
+    return Path(environment.get("HOME", "~")).expanduser() / ".local" / "state" / "hypha"
 
 
 def _live_files(home: Path) -> Iterable[Path]:

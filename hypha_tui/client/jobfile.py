@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from node.errors import ConfigError
+from node.jobspec import JobSpec, parse_job
 
 JOB_FILE: Final = "job.toml"
 MAX_BODY_BYTES: Final = 96 << 20
@@ -51,19 +52,29 @@ class Body:
     name: str
 
 
-def read_job(path: Path) -> JobDraft:
-    """The draft in a TOML file, or in the `job.toml` of a folder; ConfigError says what is wrong with it."""
+def read_draft(path: Path) -> JobDraft:
+    """The draft in a TOML file, or in the `job.toml` of a folder, right or wrong: `check` tells."""
     folder = path if path.is_dir() else None
     file = path / JOB_FILE if folder is not None else path
     try:
-        text = file.read_text(encoding="utf-8")
+        return JobDraft(file.read_text(encoding="utf-8"), folder)
     except FileNotFoundError:
         what = f"the folder {path} has no {JOB_FILE}" if folder is not None else f"{path} does not exist"
         raise ConfigError(what, hint="name a job's TOML file, or a folder with a job.toml in it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}", hint="a job is a TOML file in UTF-8") from error
-    parse_text(text, str(file))
-    return JobDraft(text, folder)
+
+
+def read_job(path: Path) -> JobDraft:
+    """The draft in a file or folder; ConfigError with key and line where no scheduler would take it."""
+    draft = read_draft(path)
+    check(draft.text, str(path if draft.folder is None else path / JOB_FILE))
+    return draft
+
+
+def check(text: str, where: str = JOB_FILE) -> JobSpec:
+    """What a scheduler will make of the text; ConfigError names the key, its line and the nearest known key."""
+    return parse_job(text, where)
 
 
 def parse_text(text: str, where: str = JOB_FILE) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 FIRST_WAIT_S: Final = 0.5
-LONGEST_WAIT_S: Final = 15.0
+LONGEST_WAIT_S: Final = 5.0
 
 State = Literal["connecting", "live", "stale", "refused"]
 

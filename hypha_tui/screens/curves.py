@@ -97,7 +97,9 @@ class CurvesView(View, can_focus=True):
     @property
     def state_line(self) -> str:
         """Which metric of how many."""
-        return f"metric {self._metric}   of {', '.join(self._metrics())}"
+        metrics = self._metrics()
+        at = metrics.index(self._metric) + 1 if self._metric in metrics else 1
+        return f"metric {at} of {len(metrics)}: {self._metric}"
 
     @property
     def selected(self) -> Target | None:

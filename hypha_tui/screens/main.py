@@ -36,21 +36,33 @@ from node.views import DatasetView, JobView, SubmitResult
 if TYPE_CHECKING:
     from hypha_tui.screens.app import HyphaApp
 
+FIRST = ("pane.next", "pane.previous", "command", "filter")
+"""Keys that act before the focused widget sees them, so that what is typed after `:` goes to the command line."""
 SMALLEST = (60, 16)
 MESSAGE_S = 6.0
 
 
 class JobsView(TableView):
-    """Jobs, each with its tasks."""
+    """Jobs, each with its tasks, which have the room that the table does not need."""
 
     scopes = ("table", "jobs")
+    _table_height = 0
+
+    def sync(self, changes: Changes | None) -> None:
+        """As tall a table as it has rows, up to two fifths of the screen."""
+        super().sync(changes)
+        rows = max(min(len(self.table.order) + 1, self.size.height * 2 // 5), 3)
+        height = 0 if self.screen.has_class("-wide") else rows
+        if height != self._table_height:
+            self._table_height = height
+            self.table.styles.height = height or "1fr"
 
 
 class MainScreen(Screen[None]):
     """Everything but the layers over it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key.keys, key.action, key.label, id=key.id, show=False, priority=key.id.startswith("pane."))
+        Binding(key.keys, key.action, key.label, id=key.id, show=False, priority=key.id in FIRST)
         for key in KEYS
         if key.scope in ("main", "jobs", "curves") and key.id not in ("palette", "quit")
     ]
@@ -219,6 +231,10 @@ class MainScreen(Screen[None]):
         """Keys for this place."""
         self.app.push_screen(HelpScreen(self._app.drawing, TITLES[self.current], self.view.scopes))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In an open prompt `:` and `/` are letters."""
+        return not (action in ("command_line", "filter") and self.prompt.is_open)
+
     # ---- command line and filter ----------------------------------------------------------------------------
 
     def action_command_line(self) -> None:
@@ -290,7 +306,9 @@ class MainScreen(Screen[None]):
         self.open_inspector(event.kind, event.object_id)
 
     def on_live_table_lost(self, event: LiveTable.Lost) -> None:
-        """Tell that the cursor had to move."""
+        """Tell that the cursor had to move. Transfers come and go by themselves: of them nothing is said."""
+        if event.kind == "transfer":
+            return
         self.say(f"{event.kind} {text.short_id(event.object_id)} is gone; the cursor is on its neighbour")
 
     def on_live_table_arranged(self, _event: LiveTable.Arranged) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.widget import Widget
@@ -13,7 +14,8 @@ from textual.widget import Widget
 from hypha_tui.screens.view import Target, View
 from hypha_tui.store import text
 from hypha_tui.store.cluster import FINISHED, Changes
-from hypha_tui.store.columns import COLUMNS, STATE_TONES, Column, Look, lease_tone
+from hypha_tui.store.columns import COLUMNS, STATE_TONES, Cell, Column, Look, lease_tone
+from hypha_tui.store.summary import brief
 from hypha_tui.widgets.curve import Curve
 from hypha_tui.widgets.drawing import Drawing, Line
 from hypha_tui.widgets.event_log import EventLog
@@ -30,9 +32,12 @@ class OverviewView(View):
     def __init__(self, drawing: Drawing, look: Callable[[], Look], wall: Callable[[], float]) -> None:
         super().__init__("overview", drawing, look)
         self._jobs = LiveTable(
-            "job", _job_columns(), drawing, look, sort="state", empty="no jobs: press 5, then a", id="over-jobs"
+            "job", _job_columns(), drawing, look, sort="state", empty="no jobs: press 5, then a", id="over-table"
         )
-        self._jobs.add_class("panel")
+        self._job = Lines(drawing, id="over-job")
+        self._jobs_panel = Container(self._jobs, self._job, id="over-jobs", classes="panel")
+        self._table_height = 0
+        self._curve_title = ""
         self._leases = Lines(drawing, id="over-leases", classes="panel")
         self._cluster = Lines(drawing, id="over-cluster", classes="panel")
         self._curve = Curve(drawing, id="over-curve", classes="panel")
@@ -43,7 +48,7 @@ class OverviewView(View):
     def compose(self) -> ComposeResult:
         """Three rows."""
         titles: list[tuple[Widget, str]] = [
-            (self._jobs, "Jobs"),
+            (self._jobs_panel, "Jobs"),
             (self._leases, "Leases"),
             (self._cluster, "Cluster"),
             (self._curve, "Validation loss"),
@@ -53,7 +58,7 @@ class OverviewView(View):
         for widget, title in titles:
             widget.border_title = title
         with Container(id="over-top"):
-            yield self._jobs
+            yield self._jobs_panel
             yield self._leases
             yield self._cluster
         with Container(id="over-middle"):
@@ -65,13 +70,37 @@ class OverviewView(View):
         """Every panel; each repaints only what differs."""
         look = self.look()
         self._jobs.sync(changes)
+        self._show_job(look)
         self._leases.show(_leases(look, self._leases.size.width))
         self._cluster.show(_cluster(look))
         self._transfers.show(_transfers(look, self._transfers.size.width))
         self._events.sync(changes is None or changes.events)
-        jobs = look.store.jobs_by_activity()
-        if jobs:
-            self._curve.plot(look, jobs[0].id, "eval_loss")
+
+    def _show_job(self, look: Look) -> None:
+        """The job under the cursor in the lines that the table leaves free."""
+        room = self._jobs_panel.content_size.height
+        table = min(len(self._jobs.order) + 1, room)
+        if self._table_height != table:
+            self._table_height = table
+            self._jobs.styles.height = max(table, 2)
+        job = look.store.get(JobView, self._jobs.cursor_id or "")
+        if job is not None:
+            self._plot(look, job)
+        self._job.show(brief(job, look, self._job.size.width) if job is not None and table < room else [])
+
+    def _plot(self, look: Look, job: JobView) -> None:
+        """The job's validation loss, or where it has none the loss of its workers."""
+        has_validation = job.eval_loss is not None or not look.store.series_of(job.id, "loss")
+        what = "Validation loss" if has_validation else "Training loss"
+        title = text.clean(f"{what}, {job.name or job.id}")
+        if self._curve_title != title:
+            self._curve_title = title
+            self._curve.border_title = Text(title)
+        self._curve.plot(look, job.id, "eval_loss" if has_validation else "loss")
+
+    def on_live_table_moved(self, _message: LiveTable.Moved) -> None:
+        """Another job: other lines."""
+        self._show_job(self.look())
 
     @property
     def state_line(self) -> str:
@@ -86,9 +115,14 @@ class OverviewView(View):
 
 def _job_columns() -> list[Column[AnyView]]:
     """The columns that matter most, narrow enough for a third of the screen."""
-    widths = {"state": 11, "name": 8, "round": 6, "workers": 4, "loss": 6, "eval": 11, "speed": 6, "eta": 7}
+    widths = {"state": 11, "name": 12, "round": 6, "workers": 4, "value": 6, "loss": 6, "speed": 6, "eta": 7}
     by_key = {column.key: column for column in COLUMNS["job"]}
+    by_key["value"] = replace(by_key["eval"], key="value", title="VALID", cell=_eval_loss)
     return [replace(by_key[key], width=width, level=0) for key, width in widths.items()]
+
+
+def _eval_loss(view: AnyView, _look: Look) -> Cell:
+    return text.number(view.eval_loss if isinstance(view, JobView) else None), "text"
 
 
 def _leases(look: Look, width: int) -> list[Line]:
@@ -109,9 +143,10 @@ def _leases(look: Look, width: int) -> list[Line]:
     bar_width = 10 if width >= 34 else 6
     for left, lease in sorted(soon, key=lambda entry: entry[0])[:8]:
         tone, _ = lease_tone(lease, left)
-        name = text.fit(look.store.name_of(lease.worker), max(width - bar_width - 9, 6), mark=look.glyphs.cut)
+        what = f"{look.store.name_of(lease.worker)} {look.glyphs.dot} {lease.executor}"
+        name = text.fit(what if width >= 40 else what.split()[0], max(width - bar_width - 8, 6), mark=look.glyphs.cut)
         part = left / lease.duration_s if lease.duration_s else 0.0
-        lines.append([(f"{name} ", "text"), (f"{look.glyphs.bar(part, bar_width)} {left:5.1f}s", tone)])
+        lines.append([(f"{name} ", "text"), (f"{look.glyphs.bar(part, bar_width)} {left:4.1f}s", tone)])
     return lines
 
 
@@ -124,13 +159,20 @@ def _transfers(look: Look, width: int) -> list[Line]:
     if failed:
         head.append((f"  {look.glyphs.state['lost']} {failed} failed", "lost"))
     lines = [head]
-    bar_width = 10 if width >= 34 else 6
-    for one in active[:24]:
+    bar_width = 8 if width >= 34 else 4
+    ended = [one for one in transfers if one.state != "active"]
+    ended.sort(key=lambda one: (look.store.age_s("transfer", one.id, look.now), one.id))
+    for one in [*active, *ended][:24]:
         part = one.done_bytes / one.size_bytes if one.size_bytes else 0.0
-        where = f"{one.what} {look.store.name_of(one.source)}{look.glyphs.arrow}{look.store.name_of(one.target)}"
-        room = max(width - bar_width - 7, 8)
-        bar = f" {look.glyphs.bar(part, bar_width)} {part * 100:3.0f}%"
-        lines.append([(text.fit(where, room, mark=look.glyphs.cut), "text"), (bar, "busy")])
+        source = look.store.name_of(one.source) if width >= 34 else ""
+        where = f"{one.what} {source}{look.glyphs.arrow}{look.store.name_of(one.target)}"
+        tone = STATE_TONES.get(one.state, "dim")
+        if one.state == "active":
+            right = f" {look.glyphs.bar(part, bar_width)} {part * 100:3.0f}%"
+        else:
+            right = f" {look.glyphs.state[tone]} {text.rate(one.bytes_per_s) if one.state == 'done' else 'failed':>9}"
+        room = max(width - len(right), 8)
+        lines.append([(text.fit(where, room, mark=look.glyphs.cut), "text"), (right, tone)])
     return lines
 
 
@@ -144,12 +186,19 @@ def _cluster(look: Look) -> list[Line]:
     lines = [line or [("no peers yet", "dim")]]
     datasets = {view.name: view for view in look.store.views(DatasetView)}
     for dataset in sorted(datasets.values(), key=lambda view: view.name)[:3]:
-        lines.append([(f"{text.clean(dataset.name)}  ", "data"), (f"{dataset.slices:,} slices", "text")])
+        lines.append(
+            [
+                (f"{text.clean(dataset.name)}  ", "data"),
+                (f"{dataset.slices:,} slice{'' if dataset.slices == 1 else 's'}", "text"),
+            ]
+        )
     jobs = look.store.views(JobView)
     running = [job for job in jobs if job.state not in FINISHED]
     up = sum(job.bytes_up for job in jobs)
     down = sum(job.bytes_down for job in jobs)
     speed = sum(job.samples_per_s or 0.0 for job in running)
-    lines.append([(f"updates up {text.size(up)}  down {text.size(down)}", "text")])
-    lines.append([(f"{text.number(speed, 1)} samples/s in {len(running)} jobs", "text")])
+    sent = f"{look.glyphs.up}{text.size(up)} {look.glyphs.down}{text.size(down)}"
+    lines.append([("updates ", "dim"), (sent, "text")])
+    plural = "" if len(running) == 1 else "s"
+    lines.append([(f"{text.number(speed, 1)} samples/s in {len(running)} job{plural}", "text")])
     return lines

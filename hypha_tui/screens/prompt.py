@@ -70,11 +70,13 @@ class Prompt(Horizontal):
             self._input.value = value
         self._input.cursor_position = len(value)
         self.add_class("-open")
-        self._input.focus()
+        self.styles.display = "block"  # at once: what is typed next must find it
+        self.screen.set_focus(self._input)
 
     def close(self) -> None:
         """Hide it."""
         self.remove_class("-open")
+        self.styles.display = "none"
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filters work as they are written."""

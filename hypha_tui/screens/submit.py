@@ -12,7 +12,7 @@ from textual.containers import Container
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static, TextArea
 
-from hypha_tui.client.jobfile import Body, JobDraft, JobFields, fields_of, pack, parse_text, read_job, with_fields
+from hypha_tui.client.jobfile import Body, JobDraft, JobFields, check, fields_of, pack, read_draft, with_fields
 from hypha_tui.store import text
 from hypha_tui.widgets.drawing import Drawing, Line
 from hypha_tui.widgets.lines import Lines
@@ -26,7 +26,7 @@ FIELDS: Final = (
     ("workers", "workers", "how many are wanted"),
     ("rounds", "rounds", "how often weights are averaged"),
 )
-NEEDED: Final = ("model", "rounds", "inner_optimizer", "outer_optimizer", "resources")
+VERDICT_LINES: Final = 2
 
 
 class SubmitScreen(ModalScreen[SubmitResult | None]):
@@ -122,7 +122,7 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
 
     def _read(self, path: str) -> None:
         try:
-            self.draft = read_job(Path(path).expanduser())
+            self.draft = read_draft(Path(path).expanduser())
         except HyphaError as error:
             self._show_problem(str(error))
             return
@@ -163,13 +163,10 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
         if problem:
             return problem
         try:
-            job = parse_text(self._area.text)
+            check(self._area.text)
         except HyphaError as error:
             return str(error)
-        missing = [key for key in NEEDED if key not in job]
-        if missing:
-            return f"the job lacks {', '.join(missing)}"
-        return "" if fields_of(self._area.text).dataset else "the job lacks dataset_name"
+        return ""
 
     def _judge(self) -> None:
         problem = self.problem
@@ -186,7 +183,8 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
         self._verdict.show([line, note])
 
     def _show_problem(self, problem: str) -> None:
-        self._verdict.show([[(text.clean(problem), "late")], []])
+        lines = text.wrap(problem, self._verdict.size.width or 60, VERDICT_LINES)
+        self._verdict.show([[(line, "late")] for line in lines])
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Submit or close."""

@@ -5,8 +5,9 @@ Plain Python, driven by `now` (monotonic seconds). Nothing here draws, waits or 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
@@ -16,8 +17,12 @@ from node.views import AnyView, ClusterView, Delta, Event, Frame, JobView, Lease
 
 EVENTS_KEPT: Final = 5_000
 FINISHED: Final = frozenset({"done", "failed", "cancelled"})
+TRAINING: Final = frozenset({"running", "exporting"})
 LIVE_LEASES: Final = frozenset({"offered", "held"})
 KINDS: Final = ("peer", "lease", "transfer", "job", "dataset")
+
+PEER_ID_BEGINS: Final = "12D3Koo"
+_PEER_ID: Final = re.compile(r"12D3Koo[1-9A-HJ-NP-Za-km-z]{45}")
 
 V = TypeVar("V", bound=AnyView)
 
@@ -132,7 +137,14 @@ class ClusterStore:
         peer = self.get(PeerView, peer_id)
         if peer is not None and peer.name:
             return peer.name
-        return peer_id[-8:] if peer_id.startswith("12D3Koo") else peer_id
+        return peer_id[-8:] if peer_id.startswith(PEER_ID_BEGINS) else peer_id
+
+    def with_names(self, words: str) -> str:
+        """Foreign words with the ids of known peers in them replaced by their names."""
+        if PEER_ID_BEGINS not in words:
+            return words
+        names = {peer.id: peer.name for peer in self.views(PeerView) if peer.name}
+        return with_names(words, names)
 
     def remaining_s(self, lease_id: str, now: float) -> float:
         """What is left of a lease, counted on from when we heard of it; negative once it is overdue."""
@@ -143,14 +155,11 @@ class ClusterStore:
         return lease.remaining_s - (now - item.at) if lease.state in LIVE_LEASES else lease.remaining_s
 
     def age_s(self, kind: str, id_: str, now: float) -> float:
-        """An object's age now; finished jobs keep theirs."""
+        """An object's age now."""
         item = self._items[kind].get(id_)
         if item is None:
             return 0.0
-        shown = float(getattr(item.view, "age_s", 0.0))
-        if isinstance(item.view, JobView) and item.view.state in FINISHED:
-            return shown
-        return shown + now - item.at
+        return float(getattr(item.view, "age_s", 0.0)) + now - item.at
 
     @property
     def is_stale(self) -> bool:
@@ -172,8 +181,11 @@ class ClusterStore:
         return {role: (up[role], known[role]) for role in known}
 
     def jobs_by_activity(self) -> list[JobView]:
-        """Jobs, running ones first, then the newest."""
-        return sorted(self.views(JobView), key=lambda job: (job.state in FINISHED, job.age_s, job.id))
+        """Jobs, those that train first, then those on their way, then what is over; of each the newest first."""
+        return sorted(
+            self.views(JobView),
+            key=lambda job: (job.state in FINISHED, job.state not in TRAINING, job.age_s, job.id),
+        )
 
     def series_of(self, job_id: str, name: str) -> dict[str, Series]:
         """The series of a job's metric by worker ("" is the job's own)."""
@@ -227,6 +239,11 @@ class ClusterStore:
             self._event_number += 1
             self.events.append(SeenEvent(self._event_number, event, now - event.age_s))
             self._changes.events = True
+
+
+def with_names(words: str, names: Mapping[str, str]) -> str:
+    """`words` with each peer id in them replaced by its name; one without a name stays."""
+    return _PEER_ID.sub(lambda found: names.get(found[0], found[0]), words)
 
 
 def _event_key(event: Event) -> tuple[str, int, str, str]:

@@ -23,6 +23,19 @@ STATE_TONES: Final = {
     "queued": "offer", "waiting": "late", "starting": "busy", "running": "ok", "exporting": "busy",
     "dispatched": "busy", "ready": "ok", "exported": "ok", "finished": "done", "lost": "lost",
 }  # fmt: skip
+_RANKS: Final = {
+    state: rank
+    for rank, states in enumerate(
+        (
+            ("running", "active", "held", "up"),
+            ("exporting", "starting", "offered"),
+            ("waiting", "queued", "unreachable"),
+            ("failed", "expired", "lost"),
+        )
+    )
+    for state in states
+}
+"""What goes on comes first, then what waits, what went wrong, what is over."""
 LATE_PART: Final = 0.2
 """A lease with less than this part left should have been renewed long ago (renewal is at a quarter left)."""
 
@@ -76,6 +89,10 @@ def lease_tone(lease: LeaseView, remaining_s: float) -> tuple[str, str]:
     return STATE_TONES.get(lease.state, "dim"), lease.state
 
 
+def _reason(view: PeerView | TransferView | JobView, look: Look) -> Cell:
+    return look.store.with_names(view.reason) or "-", "late" if view.reason else "dim"
+
+
 def resources(amount: Resources | None) -> str:
     """Resources in a few cells: `8c 32G gpu 24G`."""
     if amount is None:
@@ -84,6 +101,11 @@ def resources(amount: Resources | None) -> str:
     if amount.gpu:
         parts.append(f"gpu {amount.gpu:.3g}G")
     return " ".join(parts)
+
+
+def _by_state(view: LeaseView | TransferView | JobView, look: Look) -> float:
+    """What goes on first, and of these the newest: an order that time alone does not change."""
+    return _RANKS.get(view.state, len(_RANKS)) * 1e9 + look.store.age_s(view.kind, view.id, look.now)
 
 
 def _state(view: PeerView | TransferView | JobView, look: Look) -> Cell:
@@ -126,25 +148,50 @@ def _fall(job: JobView, _look: Look) -> Cell:
 
 PEER_COLUMNS: Final[list[Column[PeerView]]] = [
     Column("state", "STATE", 13, _state),
-    Column("name", "NAME", 18, lambda v, k: (v.name or text.short_id(v.id), "text"), grow=True),
-    Column("roles", "ROLES", 16, lambda v, k: (",".join(v.roles), v.roles[0] if len(v.roles) == 1 else "text")),
+    Column("name", "NAME", 14, lambda v, k: (v.name or text.short_id(v.id), "text"), grow=True),
+    Column("roles", "ROLES", 13, lambda v, k: (",".join(v.roles), v.roles[0] if len(v.roles) == 1 else "text")),
     Column(
         "rtt", "RTT ms", 7, lambda v, k: (text.number(v.rtt_ms, 1), "text"), lambda v, k: v.rtt_ms or 0.0, right=True
     ),
+    Column("seen", "SEEN", 4, lambda v, k: _seen(v, k), lambda v, k: unseen_s(v, k), right=True),
+    Column("free", "FREE", 14, lambda v, k: (resources(v.free), "text")),
+    Column("total", "TOTAL", 14, lambda v, k: (resources(v.total), "dim"), level=1),
     Column(
-        "seen", "SEEN", 5, lambda v, k: (text.age(v.seen_s + k.now - k.store.items("peer")[v.id].at), "dim"), right=True
-    ),
-    Column("free", "FREE", 16, lambda v, k: (resources(v.free), "text")),
-    Column("total", "TOTAL", 16, lambda v, k: (resources(v.total), "dim"), level=1),
-    Column(
-        "up", "UP", 7, lambda v, k: (text.long_age(v.uptime_s), "text"), lambda v, k: v.uptime_s or 0.0, 1, right=True
+        "up",
+        "UP",
+        7,
+        lambda v, k: (text.long_age(uptime_s(v, k)), "text"),
+        lambda v, k: uptime_s(v, k) or 0.0,
+        1,
+        right=True,
     ),
     Column("id", "ID", 12, lambda v, k: (v.id, "dim"), level=1),
     Column("cert", "CERT d", 7, lambda v, k: _certificate(v), lambda v, k: v.certificate_days or 0.0, 2, right=True),
     Column("version", "VERSION", 9, lambda v, k: (v.version or "-", "dim"), level=2),
     Column("address", "ADDRESS", 34, lambda v, k: (v.addresses[0] if v.addresses else "-", "dim"), level=2),
-    Column("reason", "REASON", 26, lambda v, k: (v.reason or "-", "late" if v.reason else "dim"), level=2),
+    Column("reason", "REASON", 26, _reason, level=2),
 ]
+
+
+def _since_told(peer: PeerView, look: Look) -> float:
+    item = look.store.items("peer").get(peer.id)
+    return look.now - item.at if item is not None else 0.0
+
+
+def unseen_s(peer: PeerView, look: Look) -> float:
+    """How long a peer has been silent; one that is up is heard all the time."""
+    return 0.0 if peer.state == "up" else peer.seen_s + _since_told(peer, look)
+
+
+def uptime_s(peer: PeerView, look: Look) -> float | None:
+    """How long a peer has been up by now."""
+    if peer.uptime_s is None or peer.state != "up":
+        return None
+    return peer.uptime_s + _since_told(peer, look)
+
+
+def _seen(peer: PeerView, look: Look) -> Cell:
+    return ("now", "dim") if peer.state == "up" else (text.age(unseen_s(peer, look)), "late")
 
 
 def _certificate(peer: PeerView) -> Cell:
@@ -154,7 +201,7 @@ def _certificate(peer: PeerView) -> Cell:
 
 
 LEASE_COLUMNS: Final[list[Column[LeaseView]]] = [
-    Column("state", "STATE", 10, _lease_state),
+    Column("state", "STATE", 10, _lease_state, _by_state),
     Column("lease", "LEASE", 9, lambda v, k: (v.id, "text")),
     Column("worker", "WORKER", 14, lambda v, k: k.name(v.worker), grow=True),
     Column("job", "JOB", 12, lambda v, k: k.job(v.job_id), grow=True),
@@ -180,9 +227,9 @@ LEASE_COLUMNS: Final[list[Column[LeaseView]]] = [
 ]
 
 TRANSFER_COLUMNS: Final[list[Column[TransferView]]] = [
-    Column("state", "STATE", 8, _state),
-    Column("what", "WHAT", 6, lambda v, k: (v.what, "text")),
-    Column("name", "NAME", 10, lambda v, k: (v.name, "text"), grow=True),
+    Column("state", "STATE", 8, _state, _by_state),
+    Column("what", "WHAT", 8, lambda v, k: (v.what, "text")),
+    Column("name", "NAME", 10, lambda v, k: (v.name.removesuffix(".safetensors"), "text"), grow=True),
     Column("source", "FROM", 8, lambda v, k: k.name(v.source)),
     Column("target", "TO", 8, lambda v, k: k.name(v.target)),
     Column("progress", "PROGRESS", 11, _progress, lambda v, k: v.done_bytes / v.size_bytes if v.size_bytes else 0.0),
@@ -194,15 +241,15 @@ TRANSFER_COLUMNS: Final[list[Column[TransferView]]] = [
     Column(
         "age", "AGE", 5, lambda v, k: (text.age(k.store.age_s("transfer", v.id, k.now)), "dim"), level=1, right=True
     ),
-    Column("reason", "REASON", 40, lambda v, k: (v.reason or "-", "late" if v.reason else "dim"), level=2),
+    Column("reason", "REASON", 40, _reason, level=2),
 ]
 
 JOB_COLUMNS: Final[list[Column[JobView]]] = [
-    Column("state", "STATE", 11, _state),
+    Column("state", "STATE", 11, _state, _by_state),
     Column("name", "JOB", 16, lambda v, k: (v.name or v.id, "text"), grow=True),
     Column("round", "ROUND", 8, lambda v, k: (f"{v.round}/{v.rounds}", "text"), lambda v, k: v.round, right=True),
     Column("workers", "WORK", 5, lambda v, k: _workers(v), lambda v, k: v.workers, right=True),
-    Column("loss", "LOSS", 7, lambda v, k: (text.number(v.loss), "text"), lambda v, k: v.loss or 0.0, right=True),
+    Column("loss", "LOSS", 6, lambda v, k: (text.number(v.loss), "text"), lambda v, k: v.loss or 0.0, right=True),
     Column("eval", "VALIDATION", 11, _fall, lambda v, k: v.eval_loss or 0.0, right=True),
     Column(
         "speed",
@@ -223,12 +270,14 @@ JOB_COLUMNS: Final[list[Column[JobView]]] = [
         "received", "DOWN", 9, lambda v, k: (text.size(v.bytes_down), "dim"), lambda v, k: v.bytes_down, 2, right=True
     ),
     Column("id", "ID", 20, lambda v, k: (v.id, "dim"), level=2),
-    Column("reason", "REASON", 40, lambda v, k: (v.reason or "-", "late" if v.reason else "dim"), level=2),
+    Column("reason", "REASON", 40, _reason, level=2),
 ]
 
 
 def _workers(job: JobView) -> Cell:
-    tone = "late" if job.workers < job.workers_wanted and job.state not in FINISHED else "text"
+    if job.state in FINISHED:
+        return "-", "dim"
+    tone = "late" if job.workers < job.workers_wanted else "text"
     return f"{job.workers}/{job.workers_wanted}", tone
 
 

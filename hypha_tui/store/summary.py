@@ -8,11 +8,15 @@ import msgspec
 
 from hypha_tui.store import text
 from hypha_tui.store.cluster import FINISHED
-from hypha_tui.store.columns import STATE_TONES, Cell, Look, eta_s, lease_tone, resources
+from hypha_tui.store.columns import STATE_TONES, Cell, Look, eta_s, lease_tone, resources, uptime_s
 from node.views import AnyView, DatasetView, JobView, LeaseView, PeerView, TaskView, TransferView
 
 Line = list[Cell]
 LABEL_WIDTH: Final = 13
+ENDED: Final = frozenset({"finished", "failed", "cancelled", "lost"})
+REASON_WIDTH: Final = 62
+DETAIL_WIDTH: Final = 58
+"""What is left beside the labels on the smallest screen."""
 
 
 def summary(view: AnyView, look: Look) -> list[Line]:
@@ -56,16 +60,18 @@ def _peer(peer: PeerView, look: Look) -> list[Line]:
     leases = [lease for lease in look.store.views(LeaseView) if lease.worker == peer.id]
     held = sum(lease.state == "held" for lease in leases)
     certificate = "-" if peer.certificate_days is None else f"{peer.certificate_days:.0f} days left"
+    free = f"{resources(peer.free)} free of " if peer.free is not None else ""
     lines = [
-        _row("state", _state(peer.state, look), (f"  {peer.reason}", "late")),
+        _row("state", _state(peer.state, look), (f"  {look.store.with_names(peer.reason)}", "late")),
         _row("roles", (", ".join(peer.roles), "text")),
         _row("id", (peer.id, "text")),
         _row("round trip", (f"{text.number(peer.rtt_ms, 1)} ms", "text")),
-        _row("up", (text.long_age(peer.uptime_s), "text"), (f"   version {peer.version or '-'}", "dim")),
+        _row("up", (text.long_age(uptime_s(peer, look)), "text"), (f"   version {peer.version or '-'}", "dim")),
         _row("certificate", (certificate, "text")),
-        _row("resources", (f"{resources(peer.free)} free of {resources(peer.total)}", "text")),
-        _row("leases", (f"{held} held, {len(leases)} in all", "text")),
+        _row("resources", (f"{free}{resources(peer.total)}", "text")),
     ]
+    if "worker" in peer.roles:
+        lines.append(_row("leases", (f"{held} held, {len(leases)} in all", "text")))
     return lines + [_row("address" if number == 0 else "", (a, "text")) for number, a in enumerate(peer.addresses)]
 
 
@@ -98,7 +104,7 @@ def _transfer(transfer: TransferView, look: Look) -> list[Line]:
     tone = STATE_TONES.get(transfer.state, "dim")
     done = f"{text.size(transfer.done_bytes)} of {text.size(transfer.size_bytes)}"
     return [
-        _row("state", _state(transfer.state, look), (f"  {transfer.reason}", "late")),
+        _row("state", _state(transfer.state, look), (f"  {look.store.with_names(transfer.reason)}", "late")),
         _row("progress", (f"{look.glyphs.bar(part, 24)} {part * 100:.0f} %  {done}", tone)),
         _row("speed", (text.rate(transfer.bytes_per_s), "text")),
         _row("what", (transfer.what, "text")),
@@ -125,13 +131,16 @@ def _job(job: JobView, look: Look) -> list[Line]:
     part = job.round / job.rounds if job.rounds else 0.0
     tone = STATE_TONES.get(job.state, "dim")
     reason_tone = "lost" if job.state == "failed" else "late"
+    reason = text.wrap(look.store.with_names(job.reason), REASON_WIDTH)
+    speed = f" at {text.number(job.samples_per_s, 1)}/s" if job.samples_per_s is not None else ""
     lines = [
-        _row("state", _state(job.state, look), (f"  {job.reason}" if job.reason else "", reason_tone)),
+        _row("state", _state(job.state, look)),
+        *(_row("" if number else "because", (part, reason_tone)) for number, part in enumerate(reason)),
         _row("rounds", (f"{look.glyphs.bar(part, 24)} {job.round} of {job.rounds}", tone), (_time(job, age), "dim")),
         _row("loss", (text.number(job.loss), "text"), ("   validation ", "dim"), _fall(job, look)),
         _row(
             "samples",
-            (f"{text.count(job.samples)} at {text.number(job.samples_per_s, 1)}/s", "text"),
+            (f"{text.count(job.samples)}{speed}", "text"),
             (f"   epoch {job.epoch}  {slice_counts(job)}", "dim"),
         ),
         _row(
@@ -147,6 +156,30 @@ def _job(job: JobView, look: Look) -> list[Line]:
     return lines
 
 
+def brief(job: JobView, look: Look, width: int) -> list[Line]:
+    """A job in a few lines: what it waits for or how far it is, and what each of its tasks does."""
+    lines: list[Line] = []
+    if job.reason:
+        tone = "lost" if job.state == "failed" else "late"
+        lines += [[(part, tone)] for part in text.wrap(look.store.with_names(job.reason), width)]
+    age = look.store.age_s("job", job.id, look.now)
+    part = job.round / job.rounds if job.rounds else 0.0
+    bar = look.glyphs.bar(part, 12)
+    lines.append([(f"{bar} {part * 100:.0f}%", STATE_TONES.get(job.state, "dim")), (_time(job, age), "dim")])
+    for task in in_order(job.tasks):
+        tone = STATE_TONES.get(task.state, "dim")
+        where = look.store.name_of(task.peer_id) if task.peer_id else "nowhere yet"
+        line = [(f"{look.glyphs.state.get(tone, ' ')} ", tone), (f"{task.role:<9} ", "dim"), (f"{where}  ", "text")]
+        if task.exit_code:
+            line.append((f"exit code {task.exit_code}  {text.clean(look.store.with_names(task.detail))}", "lost"))
+        elif task.batch_s and task.state not in ENDED:
+            line.append((f"{task.batches} batches of {task.batch_s:.2f} s", "dim"))
+        else:
+            line.append((task.state, "dim"))
+        lines.append(line)
+    return lines
+
+
 def slice_counts(job: JobView) -> str:
     """`assigned 2 used 5 available 9`."""
     return "  ".join(f"{state} {number}" for state, number in sorted(job.slices.items()))
@@ -154,9 +187,9 @@ def slice_counts(job: JobView) -> str:
 
 def _time(job: JobView, age_s: float) -> str:
     if job.state in FINISHED:
-        return f"   took {text.long_age(age_s)}"
+        return f"   took {text.long_age(job.took_s)}" if job.took_s is not None else ""
     left = eta_s(job, age_s)
-    return f"   {text.long_age(age_s)} so far" + (f", about {text.long_age(left)} to go" if left is not None else "")
+    return f"   {text.long_age(age_s)} so far" + (f", {text.long_age(left)} to go" if left is not None else "")
 
 
 def _fall(job: JobView, look: Look) -> Cell:
@@ -169,13 +202,18 @@ def _fall(job: JobView, look: Look) -> Cell:
     return f"{job.first_eval_loss:.3f} {arrow} {job.eval_loss:.3f}  {change:+.0f} %", "ok" if change < 0 else "late"
 
 
+def in_order(tasks: list[TaskView]) -> list[TaskView]:
+    """Tasks in the order they were made, those that are over behind those that go on."""
+    return sorted(tasks, key=lambda task: task.state in ENDED)
+
+
 def tasks(job: JobView, look: Look) -> list[Line]:
     """The tasks of a job, each with what went wrong: its exit code and the last lines it wrote."""
     mark = look.glyphs.cut
     lines: list[Line] = []
     if job.tasks:
         lines.append([("  STATE         TASK      WORKER          ROUND  BATCHES  SAMPLES  s/BATCH  TASK ID", "dim")])
-    for task in job.tasks:
+    for task in in_order(job.tasks):
         word, tone = _state(task.state, look)
         worker = look.store.name_of(task.peer_id) if task.peer_id else "-"
         lines.append(
@@ -189,15 +227,17 @@ def tasks(job: JobView, look: Look) -> list[Line]:
                 (text.clean(task.task_id), "dim"),
             ]
         )
-        lines += _trouble(task)
+        lines += _trouble(task, look)
     return lines
 
 
-def _trouble(task: TaskView) -> list[Line]:
+def _trouble(task: TaskView, look: Look) -> list[Line]:
     lines: list[Line] = []
-    if task.exit_code not in (None, 0) or (task.detail and task.state in ("failed", "lost", "waiting")):
-        exit_text = f"exit code {task.exit_code}  " if task.exit_code is not None else ""
-        lines.append([(" " * 16, "text"), (exit_text, "lost"), (text.clean(task.detail), "late")])
+    if task.exit_code not in (None, 0):
+        lines.append([(" " * 16, "text"), (f"exit code {task.exit_code}", "lost")])
+    if task.detail and task.state in ("failed", "lost", "waiting"):
+        detail = look.store.with_names(task.detail)
+        lines += [[(" " * 16, "text"), (part, "late")] for part in text.wrap(detail, DETAIL_WIDTH)]
     if task.state == "failed":
         lines += [[(" " * 16 + "| ", "line"), (text.clean(line), "text")] for line in task.tail[-8:]]
     return lines

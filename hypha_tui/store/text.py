@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from itertools import pairwise
 
 from rich.cells import cell_len, set_cell_size
@@ -92,6 +93,11 @@ def fit(text: str, width: int, *, right: bool = False, mark: str = "~") -> str:
     short = cut(clean(text), width, mark=mark)
     pad = " " * max(0, width - cell_len(short))
     return pad + short if right else short + pad
+
+
+def wrap(words: str, width: int, lines: int = 4) -> list[str]:
+    """A sentence, clean, in at most so many lines of at most `width` characters."""
+    return textwrap.wrap(clean(words), max(width, 10), max_lines=lines, placeholder=" ..")
 
 
 def short_id(id_: str) -> str:

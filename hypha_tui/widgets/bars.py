@@ -81,13 +81,14 @@ def banner(look: Look) -> Line:
     if link.state == "live":
         return []
     age = look.store.data_age_s(look.now)
-    old = f"   what you see is {text.age(age)} old" if age is not None else ""
+    old = f"   this is {text.age(age)} old" if age is not None else ""
     if link.state == "connecting":
         return [(" connecting...", "busy")]
     hint = f"; {link.hint}" if link.hint else ""
     if link.state == "refused":
         return [(f" refused: {text.clean(link.detail)}{text.clean(hint)}   (not tried again; r tries once)", "lost")]
-    return [(f" {text.clean(link.detail)}   try {link.attempt + 1} within {link.retry_s:.0f}s{old}", "late")]
+    again = f"   trying again within {max(link.retry_s, 1):.0f}s"
+    return [(f" {look.glyphs.state['late']} {text.clean(link.detail)}{old}{again}", "late")]
 
 
 def status(state: str, message: str, filter_text: str, width: int, *, stale_for: str) -> Line:

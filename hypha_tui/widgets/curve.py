@@ -44,6 +44,6 @@ def curves_of(store: ClusterStore, job_id: str, metric: str) -> list[PlotCurve]:
     """A metric's curves, each with a colour that stays with its worker."""
     found = sorted(store.series_of(job_id, metric).items())
     return [
-        PlotCurve(store.name_of(worker) if worker else metric, series, f"c{number % 8 + 1}")
+        PlotCurve(store.name_of(worker) if worker else "the job", series, f"c{number % 8 + 1}")
         for number, (worker, series) in enumerate(found)
     ]

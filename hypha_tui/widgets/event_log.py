@@ -47,7 +47,7 @@ class EventLog(ScrollView, can_focus=True):
         """For the status line."""
         total = len(self._look().store.events)
         shown = f"{len(self._shown):,} of {total:,}" if self.filter_text else f"{total:,}"
-        return f"{shown} events  {'following' if self.follows else 'held (G follows)'}"
+        return f"{shown} event{'' if shown == '1' else 's'}  {'following' if self.follows else 'held (G follows)'}"
 
     def sync(self, changed: bool) -> None:
         """Take in new events."""
@@ -154,11 +154,11 @@ def event_line(seen: SeenEvent, look: Look, wall: float, drawing: Drawing, width
     tone, text_tone = LEVELS.get(event.level, LEVELS["info"])
     sign = {"info": " ", "warning": drawing.glyphs.state["late"], "error": drawing.glyphs.state["lost"]}
     mark = drawing.glyphs.cut
-    node_width, name_width = (14, 20) if width >= 100 else (10, 14)
+    node_width, name_width = (14, 20) if width >= 100 else (10, 15)
     return [
         (f"{at} ", "dim"),
         (f"{sign.get(event.level, ' ')} ", tone),
         (text.fit(look.store.name_of(event.node), node_width, mark=mark) + "  ", "title"),
         (text.fit(event.name, name_width, mark=mark) + "  ", "dim"),
-        (text.clean(event.text), text_tone if event.level != "info" else "text"),
+        (text.clean(look.store.with_names(event.text)), text_tone if event.level != "info" else "text"),
     ]

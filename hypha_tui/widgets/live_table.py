@@ -112,7 +112,8 @@ class LiveTable(ScrollView, can_focus=True):
         arrow = glyphs.down if self.is_reversed else glyphs.up
         shown = f"{len(self.order):,} of {self.total:,}" if self.filter_text else f"{self.total:,}"
         frozen = "  FROZEN" if self.is_frozen else ""
-        return f"{shown} {self.kind}s  sort {self.sort_column.title}{arrow}{frozen}"
+        plural = "" if shown == "1" else "s"
+        return f"{shown} {self.kind}{plural}  sort {self.sort_column.title}{arrow}{frozen}"
 
     def sync(self, changes: Changes | None) -> None:
         """Bring the screen up to date. `changes` None: anything may have changed."""

@@ -74,6 +74,7 @@ def draw(
         return [[("no values yet", "dim")]]
     x0 = min(curve.series.first_x for curve in shown)
     x1 = max(curve.series.last_x for curve in shown)
+    x1 = x1 if x1 > x0 else x0 + 1  # a first point alone stands at the left end
     canvas = _Canvas(width - AXIS_WIDTH - 1, height - 3, braille=glyphs.name != "ascii")
     across = canvas.width * canvas.across
     columns = [curve.series.columns(x0, x1, across) for curve in shown]
@@ -152,7 +153,7 @@ def _legend(curves: list[Curve], width: int, glyphs: Glyphs) -> list[Cell]:
     for number, curve in enumerate(curves):
         sign = glyphs.state["ok"] if glyphs.name != "ascii" else _MARKS[number % len(_MARKS)]
         name = text.cut(text.clean(curve.label), 20, mark=glyphs.cut)
-        value = text.number(curve.series.last)
+        value = text.number(curve.series.last, 3 if abs(curve.series.last or 0.0) < 10 else 1)
         taken = len(name) + len(value) + 6
         if taken > room:
             line.append((f"+{len(curves) - number} more", "dim"))

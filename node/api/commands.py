@@ -14,7 +14,6 @@ import errno
 import hashlib
 import logging
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,12 +31,11 @@ from node.identity.caller import Caller
 from node.network.bulk import upload
 from node.network.overlay import Overlay
 from node.views import SubmitResult
-from node.wire import Accepted, Cancel, Command, RunCommand, Submit
+from node.wire import JOB_ID, Accepted, Cancel, Command, RunCommand, Submit
 
 log = logging.getLogger(__name__)
 
 HEADER = "Hypha-Command"
-JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NAME_MOST = 200
 STALL_S = 30.0
 UPLOADS_AT_ONCE = 4

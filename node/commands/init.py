@@ -35,7 +35,7 @@ trust_pem = "certs/node-trust.pem"
 ## Nodes to join through. One is enough; more are safer.
 # gateway_addresses = ["/dns4/gw.example.org/tcp/4001"]
 # exclude_cidr = ["10.0.0.0/8"]         # addresses that are never dialled
-# relay_circuit = true                  # be reachable through a gateway where nothing can dial this node
+# relay_circuit = true                  # taken, and without effect yet: nodes must be able to dial each other
 # mdns = true                           # find nodes of the same authority on the local network
 
 ## data: folders of safetensors slices, made by `hypha-node dataset build`. A dataset has its folder's name.

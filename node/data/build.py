@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
-import secrets
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from node.data.building import building, show
 from node.data.datasets import MANIFEST, Dataset, load_manifest, make_manifest, name_of, write_file
 from node.data.tables import Column, JsonTable, NumpyTable, Table, TextTable
 from node.errors import DatasetError
@@ -57,19 +57,17 @@ def build(recipe: Recipe, out: Path, *, force: bool = False, report: Report | No
     table = _table_of(recipe)
     if not table.units:
         raise DatasetError("the sources are empty")
-    made: list[Path] = []
+    units_of = _split(table.units, recipe)
     try:
-        for target, units in zip(targets, _split(table.units, recipe), strict=True):
-            part = target.with_name(f".{target.name}.{secrets.token_hex(6)}.building")
-            made.append(part)
-            _write(part, target.name, table, units, recipe, report)
-        for part, target in zip(made, targets, strict=True):
-            _show(part, target)
+        with contextlib.ExitStack() as stack:
+            parts = [stack.enter_context(building(target)) for target in targets]
+            for part, target, units in zip(parts, targets, units_of, strict=True):
+                _write(part, target.name, table, units, recipe, report)
+            for part, target in zip(parts, targets, strict=True):
+                show(part, target)
+            sync_directory(out.parent)
     except OSError as error:
         raise DatasetError(f"{out} cannot be built: {error.strerror}") from error
-    finally:
-        for part in made:
-            shutil.rmtree(part, ignore_errors=True)
     return [dataset for target in targets if (dataset := load_manifest(target)) is not None]
 
 
@@ -122,7 +120,6 @@ def _split(units: int, recipe: Recipe) -> list[list[int]]:
 
 
 def _write(part: Path, name: str, table: Table, units: list[int], recipe: Recipe, report: Report | None) -> None:
-    part.mkdir(parents=True)
     pending = {column: bytearray() for column in table.columns}
     mix = random.Random(recipe.seed)
     slices = rows = 0
@@ -170,13 +167,3 @@ def _check_target(target: Path, force: bool) -> None:
         raise DatasetError(f"{target} exists and is not a dataset", hint="choose another --out")
     if not force:
         raise DatasetError(f"{target} exists", hint="--force replaces it")
-
-
-def _show(part: Path, target: Path) -> None:
-    """Put a finished folder in its place; what was there before goes away after."""
-    old = part.with_name(f"{part.name}.old")
-    if target.exists():
-        target.rename(old)
-    part.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-    sync_directory(target.parent)

@@ -43,6 +43,7 @@ WEIGHTS = "model.safetensors"
 WEIGHT_FILES = (WEIGHTS, "model.safetensors.index.json")
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf", ".index.json", ".part")
 MODULE = "model.py"
+PREPROCESSOR = ("preprocessor_config.json", "processor_config.json", "tokenizer_config.json", "tokenizer.json")
 
 Loss = Callable[[Any, dict[str, torch.Tensor]], torch.Tensor]
 
@@ -120,32 +121,42 @@ def loss_of(output: Any) -> torch.Tensor:
     return value.reshape(())
 
 
-def load_preprocessor(artifacts: Path, task: str) -> Any:
-    """The image processor, feature extractor, tokenizer or processor in a folder of fetched files."""
+def load_preprocessor(artifacts: Path, task: str, filenames: Sequence[str] = ()) -> Any:
+    """The image processor, feature extractor, tokenizer or processor in a folder of fetched files, or below it."""
     import transformers
 
     names = {"": "AutoProcessor", "auto": "AutoProcessor", "processor": "AutoProcessor", "tokenizer": "AutoTokenizer"}
     name = names.get(task) or "Auto" + "".join(part.capitalize() for part in task.split("-"))
     try:
-        auto = getattr(transformers, name)
-        return auto.from_pretrained(artifacts, local_files_only=True, trust_remote_code=False)
+        # A model's type, which upstream's files may give here, stands for the processor that comes with it.
+        auto = getattr(transformers, name, transformers.AutoProcessor)
+        folder = next(
+            (
+                place
+                for place in _places(artifacts, filenames)
+                if any((place / name).is_file() for name in PREPROCESSOR)
+            ),
+            artifacts,
+        )
+        return auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise JobError(f"the preprocessor {task or 'auto'} cannot be loaded: {_one_line(error)}") from error
 
 
 def _locate(artifacts: Path, wanted: str, filenames: Sequence[str]) -> tuple[Path, Path]:
     """(the model's folder, its main file). The folder may be one of the job folder's own sub-folders."""
-    places = [artifacts]
-    for name in filenames:
-        path = artifacts / name
-        places.append(path if path.is_dir() else path.parent)
-    for folder in places:
+    for folder in _places(artifacts, filenames):
         if (folder / wanted).is_file():
             return folder, folder / wanted
     configs = [artifacts / name for name in filenames if name.endswith(Path(wanted).suffix)]
     if len(configs) == 1 and configs[0].is_file():
         return configs[0].parent, configs[0]
     raise JobError(f"the model's files have no {wanted}")
+
+
+def _places(artifacts: Path, filenames: Sequence[str]) -> list[Path]:
+    paths = [artifacts / name for name in filenames]
+    return [artifacts, *(path if path.is_dir() else path.parent for path in paths)]
 
 
 def _load_transformers(folder: Path, config_path: Path, task: str) -> Any:

@@ -99,7 +99,10 @@ def _run(job: Job, bridge: Bridge, work_dir: Path, arrivals: Arrivals | None) ->
     seed = hashlib.sha256(f"{job.job_id}:{work_dir.name}".encode()).digest()
     torch.manual_seed(int.from_bytes(seed[:4], "big"))
     loaded = load_model(artifacts, config.model.task, config.model.seed, names)
-    preprocessor = load_preprocessor(artifacts, config.preprocessor.task) if config.preprocessor else None
+    preprocessor = None
+    if config.preprocessor is not None:
+        own_files = config.preprocessor.artifact.get("filenames") or ()
+        preprocessor = load_preprocessor(artifacts, config.preprocessor.task, own_files)
     trainer = Trainer(accelerator, loaded, config.optimizer, config.scheduler)
     weights, validation = ranks.share(tensor_files.result)
     version = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import hashlib
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from node.network.backoff import Backoff
@@ -213,11 +212,6 @@ class Membership:
         peers = [peer for peer in self.peers() if peer.record.peer_id != self.own_id and peer.record.addresses]
         peers.sort(key=lambda peer: ("gateway" not in peer.record.roles, not peer.reachable))
         return {peer.record.peer_id: peer.record.addresses for peer in peers[:REMEMBERED]}
-
-    def forget_all(self, records: Iterable[PeerRecord]) -> None:
-        """The records of these peers have ended."""
-        for record in records:
-            self.forget(record.peer_id)
 
     def _link(self, peer_id: str, contact: _Contact) -> None:
         bisect.insort(self._ring, peer_id)

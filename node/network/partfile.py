@@ -58,25 +58,28 @@ class PartFile:
 
     async def append(self, pieces: Sequence[bytes]) -> None:
         """Write and hash `pieces`; returns once the pieces before these are through, so that both overlap receiving."""
+        size = sum(map(len, pieces))
         await self._settle()
-        self._begin(pieces)
-
-    def put(self, piece: memoryview) -> None:
-        """`append` for a thread. The memory of the piece before this one may be used again when it returns."""
-        try:
-            for job in self._jobs:
-                job.result()
-        except OSError as error:
-            raise self._explained(error) from error
-        self._begin([piece])
-
-    def _begin(self, pieces: Sequence[bytes | memoryview]) -> None:
         pool = disk_pool()
-        offset, self.written = self.written, self.written + sum(map(len, pieces))
+        offset, self.written = self.written, self.written + size
         self._jobs = [
             pool.submit(self._write, pieces, offset),
             pool.submit(self._update, pieces),
         ]
+
+    def put(self, piece: memoryview) -> None:
+        """`append` for a thread: it writes itself, while another hashes.
+
+        When it returns, the memory of the piece before this one may be used again, not yet that of this one.
+        """
+        try:
+            for job in self._jobs:
+                job.result()
+            self._jobs = [disk_pool().submit(self._update, [piece])]
+            self._write([piece], self.written)
+        except OSError as error:
+            raise self._explained(error) from error
+        self.written += len(piece)
 
     async def restart(self) -> None:
         """Forget what was written; begin again at byte 0."""

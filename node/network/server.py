@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 from aiohttp import web
 
-from node.errors import PeerProtocol, PeerUntrusted, Refused
+from node.errors import HyphaError, PeerProtocol, PeerUntrusted, Refused
 from node.identity.caller import Caller
 from node.identity.credentials import Identity
 from node.network.rpc import CONTENT_TYPE, RpcTable, encode_refusal
@@ -193,6 +193,13 @@ class Server:
         except ConnectionError as error:
             log.debug("caller.left path=%s reason=%s", request.path, error or type(error).__name__)
             return web.Response(status=_CLIENT_LEFT)
+        except HyphaError as error:
+            log.warning("bulk.failed path=%s reason=%s", request.path, error)
+            return _refused(request, Refused("failed", error.message, hint=error.hint), status=500)
+        except Exception as error:
+            log.exception("bulk.broken path=%s", request.path)
+            text = f"{request.path} failed inside the peer ({type(error).__name__})"
+            return _refused(request, Refused("failed", text), status=500)
 
     def _caller(self, request: web.Request) -> Caller:
         transport = request.transport
@@ -230,6 +237,8 @@ async def _body(request: web.Request, name: str) -> bytes:
 
 
 def _refused(request: web.Request, error: Refused, *, status: int | None = None) -> web.Response:
+    if request.writer.output_size:
+        raise ConnectionError("the answer has begun; its end is missing, which the caller sees")
     of_code, body = encode_refusal(error)
     response = web.Response(status=status or of_code, body=body, content_type=CONTENT_TYPE)
     if _CLOSES in request:

@@ -54,7 +54,7 @@ class Stream:
         raise decode_refusal(answer.status, answer.headers.get_content_type(), body)
 
     def take(self, answer: http.client.HTTPResponse, part: PartFile) -> None:
-        """Append the answer's body to `part`. Raises PeerUnreachable where it breaks off; `part` has what came before."""
+        """Append the answer's body to `part`. PeerUnreachable where it breaks off; `part` has what came before that."""
         left = answer.length or 0
         size = min(BUFFER_BYTES, max(left, FIRST_BYTES))
         buffers = itertools.cycle([memoryview(bytearray(size)) for _ in range(BUFFERS)])

@@ -16,7 +16,7 @@ from node.errors import HyphaError, PeerError, PeerUntrusted, Refused
 from node.scheduler.allocation import OfferHeld
 from node.scheduler.leases import LEASE_S, RENEW_TIMEOUT_S
 from node.scheduler.messages import SetGroup, StartTask
-from node.wire import LeaseRenewed, ReleaseLease, RenewLease, SetMembers
+from node.wire import LeaseRenewed, ReleaseEarlier, ReleaseLease, RenewLease, SetMembers
 
 if TYPE_CHECKING:
     from node.network.overlay import Overlay
@@ -56,6 +56,14 @@ class WorkerCalls:
         """One renewal, tried once."""
         request = RenewLease(lease_id=lease_id, job_id=self._job_id, duration_s=duration_s)
         return await self._overlay.call(peer_id, request, timeout_s=RENEW_TIMEOUT_S)
+
+    async def release_earlier(self, peer_id: str, older_than_s: float) -> None:
+        """Let go of what an earlier life of this scheduler held. Where that does not get through, silence does it."""
+        try:
+            request = ReleaseEarlier(job_id=self._job_id, older_than_s=older_than_s)
+            await self._overlay.call(peer_id, request, timeout_s=CALL_S)
+        except PeerError as error:
+            log.info("lease.not_released job=%s peer=%s reason=%s", self._job_id, peer_id, error)
 
     async def release(self, peer_id: str, lease_id: str) -> None:
         """Let a lease go. Where that does not get through, silence does it."""

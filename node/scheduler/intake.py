@@ -6,7 +6,6 @@ import asyncio
 import base64
 import binascii
 import hashlib
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from node.scheduler import records
 from node.scheduler.files import SchedulerFiles
 from node.scheduler.folder import BODY_LIMIT_BYTES, Submission, read_submission
 from node.scheduler.records import JobRow
-from node.wire import Cancel, Command, RunCommand, Signed, Submit
+from node.wire import JOB_ID, Cancel, Command, RunCommand, Signed, Submit
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 BODY_STALL_S = 30.0
 PIECE_BYTES = 1 << 18
 COMMAND_HEADER = "Hypha-Command"
-_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class Intake:
@@ -52,12 +50,16 @@ class Intake:
             raise Refused("denied", f"the command is not validly signed: {error.message}") from error
         trusted = signer.role == "operator" or signer.peer_id in (self._overlay.peer_id, *self._config.operators)
         if not trusted:
-            raise Refused("denied", f"{signer.name} is not an operator", hint="sign with an operator's certificate")
+            hint = (
+                "submit with an operator's certificate (--cert), at the scheduler's own machine, "
+                f"or list {signer.peer_id} in the scheduler's `operators`"
+            )
+            raise Refused("denied", f"{signer.name} is not an operator", hint=hint)
         try:
             command = msgspec.msgpack.decode(payload, type=Command)
         except msgspec.MsgspecError as error:
             raise Refused("invalid", f"the command cannot be read: {error}") from error
-        if not _JOB_ID.fullmatch(command.job_id):
+        if not JOB_ID.fullmatch(command.job_id):
             raise Refused("invalid", f"{command.job_id[:80]!r} cannot be a job's id", hint="letters, digits, - and _")
         return signer.name, command
 

@@ -52,6 +52,7 @@ class Job:
         self._seen_leases: set[str] = set()
         self._answers: dict[str, str] = {}
         self._used: list[m.UsedSlice] = []
+        self._kept: list[m.UsedSlice] = []
         self._evaluator: str = ""
         self._failures = 0
         self._has_lost = False
@@ -137,7 +138,9 @@ class Job:
             now, task.task_id, batches=report.batches, samples=report.samples, batch_s=report.batch_s
         )
         if self.state == "starting":
-            effects += [*self._settle(now), m.SaveState()]
+            effects += self._settle(now)
+            if self.state != "starting":
+                effects.append(m.SaveState())
         return Plan(round=report.round, target_batches=target, evaluate=evaluate), effects
 
     def next_slice(self, task_id: str, used: list[tuple[int, int]]) -> Grant | None:
@@ -324,7 +327,8 @@ class Job:
         samples = sum(contribution.samples for contribution in report.contributions)
         seconds = max(0.0, now - self._round_began_at)
         effects: list[JobEffect] = list(self.score.committed(now, report, samples, seconds))
-        effects.append(m.SaveRound(self.epoch, report, samples, seconds, tuple(self._used)))
+        in_hand = [*self._kept, *(line for task in self.group.alive(TRAIN) for line in self._in_hand(task))]
+        effects.append(m.SaveRound(self.epoch, report, samples, seconds, tuple(self._used), tuple(in_hand)))
         self._used.clear()
         number = report.round + 1
         text = f"round {number} of {self.order.rounds}: {len(report.contributions)} updates, {samples} samples"
@@ -333,7 +337,7 @@ class Job:
         effects.append(self._note("round.committed", text + left_out, level=level, round=str(number)))
         self.round = number
         self._round_began_at = now
-        self._plan.open(number)
+        self._plan.open(number, now)
         for task in self.group.alive(TRAIN):
             if task.round < number:
                 task.round, task.batches, task.samples = number, 0, 0
@@ -347,12 +351,17 @@ class Job:
     def _drop(self, task: Task) -> list[JobEffect]:
         """A training task is over: its slices go back, and the parameter server waits for it no more."""
         if self._slices is not None:
+            self._kept += self._in_hand(task)
             self._slices.lost(task.task_id)
         self._plan.leave(task.task_id)
         self._has_lost = self._has_lost or task.state != "finished"
         self._choose_evaluator()
         server = self.group.server
         return [] if server is None or self.round >= self.order.rounds else [self._set_group(server)]
+
+    def _in_hand(self, task: Task) -> list[m.UsedSlice]:
+        grants = self._slices.given_to(task.task_id) if self._slices else []
+        return [m.UsedSlice(grant.pass_, grant.index, task.task_id, self.round) for grant in grants]
 
     def _set_group(self, server: Task) -> m.SetGroup:
         return m.SetGroup(server.task_id, server.peer_id, self.group.members())
@@ -381,6 +390,7 @@ class Job:
         if self._slices is not None:
             self._slices = SliceTracker(self._slices.count, self.order.model.seed)
         self._used.clear()
+        self._kept.clear()
         self.score.reset()
         self._round_began_at = now
         self._exported, self._pull_asked, self._pulled_at, self._evaluator = None, False, None, ""
@@ -443,7 +453,7 @@ class Job:
             evaluator = self.group.tasks.get(self._evaluator)
             nobody = evaluator is None or not evaluator.is_alive
             if self.score.has_evaluation(self.order.rounds) or nobody or waited:
-                return [*self._end("done", ""), m.SaveState()]
+                return [*self.score.closing(now), *self._end("done", ""), m.SaveState()]
             self.reason = "waiting for the last validation loss"
             return []
         server = self.group.server
@@ -462,6 +472,8 @@ class Job:
             return "waiting: looking for the dataset"
         held = len(self._idle) + len(self.group.alive(TRAIN))
         parts = [f"waiting: {held} of {self.order.workers}"]
+        if held >= self.order.workers and not has_server and not self._answers.get(AGGREGATE):
+            parts = ["waiting: for a parameter server"]
         if held < self.order.workers and self._answers.get(TRAIN):
             parts.append(self._answers[TRAIN])
         if not has_server and self._answers.get(AGGREGATE):

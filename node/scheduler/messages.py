@@ -262,7 +262,7 @@ class ReleaseHeld:
 
 @dataclass(frozen=True, slots=True)
 class UsedSlice:
-    """A line of the slice ledger."""
+    """A line of the slice ledger: who had a slice, and the round in which that was told."""
 
     pass_: int
     index: int
@@ -279,6 +279,8 @@ class SaveRound:
     samples: int
     seconds: float
     used: tuple[UsedSlice, ...]
+    in_hand: tuple[UsedSlice, ...] = ()
+    """Given, and not told as used so far; its task may have trained on a part."""
 
 
 @dataclass(frozen=True, slots=True)

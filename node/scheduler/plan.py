@@ -37,9 +37,9 @@ class _Pace:
         return self.batches + silence / self.batch_s
 
     @property
-    def is_moving(self) -> bool:
-        """Whether its end in this round is still open, and can be projected."""
-        return self.batch_s is not None and self.reported_at is not None and self.target is None
+    def is_open(self) -> bool:
+        """Whether its end in this round is still open, and its speed is known."""
+        return self.batch_s is not None and self.target is None
 
 
 class RoundPlan:
@@ -50,6 +50,7 @@ class RoundPlan:
         self._budget = max(1, budget)
         self._batch_size = max(1, batch_size)
         self._paces: dict[str, _Pace] = {}
+        self._opened_at = -math.inf
 
     def join(self, task_id: str) -> None:
         """A member trains from now on."""
@@ -59,9 +60,10 @@ class RoundPlan:
         """A member is gone: it is not counted on any more."""
         self._paces.pop(task_id, None)
 
-    def open(self, round_: int) -> None:
+    def open(self, round_: int, now: float) -> None:
         """The next round begins; what is known of each member's speed is kept."""
         self.round = round_
+        self._opened_at = now
         for pace in self._paces.values():
             pace.batches = 0
             pace.reported_at = None
@@ -91,7 +93,7 @@ class RoundPlan:
         rate = 0.0
         for pace in self._paces.values():
             missing -= pace.batch_size * (pace.position(now) if pace.target is None else max(pace.batches, pace.target))
-            if pace.is_moving and pace.batch_s is not None:
+            if self._is_moving(pace, now) and pace.batch_s is not None:
                 rate += pace.batch_size / pace.batch_s
         if missing <= 0:
             return 0.0
@@ -103,6 +105,11 @@ class RoundPlan:
             assert pace.target is None or pace.target >= 1
             assert pace.batch_s is None or pace.batch_s >= LEAST_BATCH_S
             assert pace.batches >= 0
+
+    def _is_moving(self, pace: _Pace, now: float) -> bool:
+        """Whether its end can be projected. One not heard of in this round yet is taken to begin just now: the first
+        member to report must not be given the work of all."""
+        return pace.is_open and (pace.reported_at is not None or now - self._opened_at < SILENT_S)
 
     def _target_for(self, now: float, task_id: str, pace: _Pace) -> int | None:
         left = self.seconds_left(now)
@@ -118,7 +125,7 @@ class RoundPlan:
         queue: list[tuple[float, str]] = []
         samples = 0.0
         for task_id, pace in sorted(self._paces.items()):
-            if pace.is_moving and pace.batch_s is not None:
+            if self._is_moving(pace, now) and pace.batch_s is not None:
                 reached = pace.position(now) + left / pace.batch_s
                 done[task_id] = max(pace.batches, math.floor(reached))
                 heapq.heappush(queue, ((done[task_id] + 1 - reached) * pace.batch_s, task_id))

@@ -12,7 +12,7 @@ import msgspec
 
 from node.jobspec import JobSpec
 from node.scheduler.messages import SaveRound
-from node.store import Store
+from node.store import Row, Store
 from node.views import JobView, Point
 
 ENDED_SHOWN = 50
@@ -95,6 +95,11 @@ def insert_round(db: sqlite3.Connection, job_id: str, save: SaveRound) -> None:
         "INSERT OR REPLACE INTO slices (job_id, epoch, pass, slice, task_id, round) VALUES (?, ?, ?, ?, ?, ?)",
         [(job_id, epoch, used.pass_, used.index, used.task_id, used.round) for used in save.used],
     )
+    db.execute("DELETE FROM slices_in_hand WHERE job_id = ? AND epoch = ?", (job_id, epoch))
+    db.executemany(
+        "INSERT INTO slices_in_hand (job_id, epoch, pass, slice, task_id, round) VALUES (?, ?, ?, ?, ?, ?)",
+        [(job_id, epoch, held.pass_, held.index, held.task_id, report.round) for held in save.in_hand],
+    )
     db.execute("UPDATE jobs SET round = ?, epoch = ? WHERE job_id = ?", (report.round + 1, epoch, job_id))
 
 
@@ -129,7 +134,12 @@ async def points_of(store: Store, job_id: str) -> list[Point]:
 
 
 async def rounds_of(store: Store, job_id: str) -> list[dict[str, Any]]:
-    """The committed rounds of a job's last epoch, each with its contributions and the slices used for it."""
+    """The committed rounds of a job's last epoch: what went into each, and how to do it again.
+
+    `slices` are those told as used in the round, each task's in the order in which it trained on them. A slice may lie
+    across the end of a round: the samples of the contributions settle where. `in_hand`, of the newest round alone, goes
+    on from there: slices that tasks had and had not told as used, trained on in part or not at all.
+    """
     epoch = "(SELECT epoch FROM jobs WHERE job_id = ?)"
     rounds = await store.read(
         "SELECT epoch, round, digest, samples, seconds, bytes_up, bytes_down, left_out FROM rounds"
@@ -141,10 +151,13 @@ async def rounds_of(store: Store, job_id: str) -> list[dict[str, Any]]:
         f" WHERE job_id = ? AND epoch = {epoch} ORDER BY round, task_id",
         (job_id, job_id),
     )
-    slices = await store.read(
-        f"SELECT round, pass, slice, task_id FROM slices WHERE job_id = ? AND epoch = {epoch} ORDER BY pass, slice",
-        (job_id, job_id),
-    )
+    lists = {
+        table: await store.read(
+            f"SELECT round, pass, slice, task_id FROM {table} WHERE job_id = ? AND epoch = {epoch} ORDER BY rowid",
+            (job_id, job_id),
+        )
+        for table in ("slices", "slices_in_hand")
+    }
     names = ("epoch", "round", "digest", "samples", "seconds", "bytes_up", "bytes_down")
     keys = ("task_id", "peer_id", "samples", "sha256", "norm")
     return [
@@ -152,10 +165,15 @@ async def rounds_of(store: Store, job_id: str) -> list[dict[str, Any]]:
             **dict(zip(names, row, strict=False)),
             "left_out": msgspec.json.decode(row[7]),
             "contributions": [dict(zip(keys, share[1:], strict=True)) for share in shares if share[0] == row[1]],
-            "slices": [{"pass": line[1], "index": line[2], "task_id": line[3]} for line in slices if line[0] == row[1]],
+            "slices": _slice_lines(lists["slices"], row[1]),
+            "in_hand": _slice_lines(lists["slices_in_hand"], row[1]),
         }
         for row in rounds
     ]
+
+
+def _slice_lines(lines: Sequence[Row], round_: int) -> list[dict[str, Any]]:
+    return [{"pass": line[1], "index": line[2], "task_id": line[3]} for line in lines if line[0] == round_]
 
 
 async def view_of_ended(store: Store, row: JobRow, scheduler: str) -> JobView:
@@ -186,4 +204,5 @@ async def view_of_ended(store: Store, row: JobRow, scheduler: str) -> JobView:
         bytes_down=int(last.get("bytes_down", 0)),
         age_s=max(0.0, time.time() - row.submitted_unix),
         model_dir=row.model_dir,
+        took_s=None if row.ended_unix is None else max(0.0, row.ended_unix - row.submitted_unix),
     )

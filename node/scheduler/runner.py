@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from node.errors import DatasetError, HyphaError, PeerError, Refused
 from node.scheduler import messages as m
 from node.scheduler import records
@@ -65,6 +67,7 @@ class JobRunner:
         self._searches = {
             role: Allocation(need, 0, new_id=self._new_id, rng=self._rng) for role, need in order.needs.items()
         }
+        self._took_s: float | None = None
         self._answers = dict.fromkeys(self._searches, "")
         self._calls = WorkerCalls(overlay, row.job_id, self._rng)
         self._dataset: Dataset | None = None
@@ -74,6 +77,8 @@ class JobRunner:
         self._saves: list[Callable[[sqlite3.Connection], None]] = []
         self._saving = asyncio.Lock()
         self._wake = asyncio.Event()
+        self._began_at = now
+        self._met: set[str] = set()
         self._shown_at = 0.0
         self._is_dirty = True
         self._tasks: asyncio.TaskGroup | None = None
@@ -89,6 +94,7 @@ class JobRunner:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 self._apply(self.job.begin(time.monotonic()))
+                self.workers_came({peer.record.peer_id for peer in self._overlay.peers("worker") if peer.reachable})
                 await self.flush()
                 while not self.job.is_over:
                     await self._step()
@@ -183,11 +189,24 @@ class JobRunner:
 
     def workers_came(self, peer_ids: set[str]) -> None:
         """A search that pauses goes on at once, and whoever came back is asked whether its lease still holds."""
+        if self._tasks is None:
+            return
         now = time.monotonic()
-        for search in self._searches.values():
-            search.poke(now)
+        self._poke()
         for peer_id in peer_ids:
             self._leases.check_soon(now, peer_id)
+            if self.row.epoch and peer_id not in self._met:
+                self._spawn(self._meet(peer_id))
+        self._met |= peer_ids
+
+    async def _meet(self, peer_id: str) -> None:
+        """The job is taken up again: its earlier leases must not stand in its own way until they lapse."""
+        await self._calls.release_earlier(peer_id, time.monotonic() - self._began_at)
+        self._poke()
+
+    def _poke(self) -> None:
+        for search in self._searches.values():
+            search.poke(time.monotonic())
         self._wake.set()
 
     async def take(self, event: m.JobEvent) -> None:
@@ -357,6 +376,7 @@ class JobRunner:
         elif not search.accepted(offer.lease_id):
             self._release(offer.peer_id, offer.lease_id)
         else:
+            metrics().lease_renewed("success")
             sent_at, duration_s = granted
             self._leases.hold(sent_at, offer.lease_id, offer.peer_id, duration_s)
             await self.take(m.LeaseHeld(role, offer.lease_id, offer.peer_id, offer.price))
@@ -459,6 +479,9 @@ class JobRunner:
         self._shown_at = now
         self._is_dirty = False
         view = self.job.view(now, self._overlay.peer_id)
+        if self.job.is_over:
+            self._took_s = view.age_s if self._took_s is None else self._took_s
+            view = replace(view, took_s=self._took_s)
         metrics().job_workers(view.id, view.workers)
         self._board.put(view)
 

@@ -49,6 +49,10 @@ class Score:
         self._loss: float | None = None
         self._evaluations: dict[int, float] = {}
         self._losses: dict[tuple[int, str], float] = {}
+        """The last batch's loss, until the round's own comes."""
+        self._round_losses: dict[tuple[int, str], float] = {}
+        self._open: RoundCommitted | None = None
+        """The newest round, while workers that it averaged have not told their loss yet."""
         self._seen: set[tuple[str, int, str]] = set()
 
     def has_evaluation(self, version: int) -> bool:
@@ -80,30 +84,50 @@ class Score:
                     self._evaluations[round_] = value
                     yield self._point(now, name, round_, value)
                 continue
-            if name == "loss":
-                self._losses[(round_, task_id)] = value
             yield self._point(now, name, round_, value, peer_id)
+            if name == "loss":
+                self._round_losses[(round_, task_id)] = value
+                yield from self._loss_of_round(now)
 
     def committed(self, now: float, report: RoundCommitted, samples: int, seconds: float) -> Iterator[Plotted]:
         """A round is closed."""
         self._samples += samples
         self._bytes_up, self._bytes_down = report.bytes_up, report.bytes_down
-        weighted = [
-            (contribution.samples, self._losses[(report.round, contribution.task_id)])
-            for contribution in report.contributions
-            if (report.round, contribution.task_id) in self._losses
-        ]
-        self._losses = {key: loss for key, loss in self._losses.items() if key[0] > report.round}
+        yield from self.closing(now)
+        self._losses = {key: loss for key, loss in self._losses.items() if key[0] >= report.round}
+        self._round_losses = {key: loss for key, loss in self._round_losses.items() if key[0] >= report.round}
         self._seen = {key for key in self._seen if key[1] >= report.round - 1}
-        weight = sum(count for count, _ in weighted)
-        if weight:
-            self._loss = sum(count * loss for count, loss in weighted) / weight
-            yield self._point(now, "loss", report.round, self._loss)
+        self._open = report
+        yield from self._loss_of_round(now)
         if samples and seconds > 0:
             self._samples_per_s = samples / seconds
             yield self._point(now, "samples_per_s", report.round, self._samples_per_s)
         yield self._point(now, "bytes_up", report.round, float(report.bytes_up))
         yield self._point(now, "bytes_down", report.round, float(report.bytes_down))
+
+    def closing(self, now: float) -> Iterator[Plotted]:
+        """The job ends: what is known of its last round is all that will be."""
+        yield from self._loss_of_round(now, at_last=True)
+
+    def _loss_of_round(self, now: float, *, at_last: bool = False) -> Iterator[Plotted]:
+        """The newest round's loss, once each worker told its own; `at_last` with what there is."""
+        report = self._open
+        if report is None:
+            return
+        keys = [(report.round, contribution.task_id) for contribution in report.contributions]
+        if not at_last and any(key not in self._round_losses for key in keys):
+            return
+        self._open = None
+        known = {**self._losses, **self._round_losses}
+        weighted = [
+            (contribution.samples, known[key])
+            for key, contribution in zip(keys, report.contributions, strict=True)
+            if key in known
+        ]
+        weight = sum(count for count, _ in weighted)
+        if weight:
+            self._loss = sum(count * loss for count, loss in weighted) / weight
+            yield self._point(now, "loss", report.round, self._loss)
 
     def summary(self, now: float) -> Summary:
         """The numbers of a job's view."""

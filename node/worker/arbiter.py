@@ -18,7 +18,10 @@ _REMEMBERED = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the owner asks for: the price an hour, the floor under it, and how much goes into one offer."""
+    """What the owner asks for: the price an hour, the lowest bid that is answered, and how much goes into one offer.
+
+    An offer asks the price even where it is more than the bid: what a scheduler would pay at most, it keeps to itself.
+    """
 
     price: float = 0.0
     floor: float = 0.0
@@ -78,7 +81,7 @@ class Arbiter:
         if reason:
             return Answer(advert, reason=reason)
         resources = total if self._terms.strategy == "whole" else advert.resources
-        return Answer(advert, resources=resources, price=min(self._terms.price, advert.bid))
+        return Answer(advert, resources=resources, price=max(self._terms.price, self._terms.floor))
 
     def _objection(self, advert: Advertisement, total: Resources, free: Resources) -> str:
         wanted = advert.executor
@@ -90,9 +93,8 @@ class Arbiter:
         if lacking:
             name, have, want = lacking
             return f"{name} {have:g} < {want:g}"
-        floor = min(self._terms.floor, self._terms.price)
-        if advert.bid < floor:
-            return f"bid {advert.bid:g} < {floor:g}"
+        if advert.bid < self._terms.floor:
+            return f"bid {advert.bid:g} < {self._terms.floor:g}"
         busy = shortage(total if self._terms.strategy == "whole" else advert.resources, free)
         if busy:
             name, have, want = busy

@@ -15,6 +15,7 @@ import msgspec
 from node.errors import DiskFull, HyphaError, PeerError, PeerUnreachable, Refused
 from node.network import bulk
 from node.wire import AggregateTask, Manifest, SliceInfo, TrainTask
+from node.worker.beneath import new_name, put
 from node.worker.context import TaskContext
 from node.worker.references import (
     BridgeError,
@@ -63,6 +64,7 @@ class Fetcher:
         self._feeds: dict[str, SliceFeed] = {}
         self._validation: list[Entry] | None = None
         self._lock = asyncio.Lock()
+        self._folder: Path | None = None
 
     async def fetch(self, reference: Reference, out_dir: str) -> list[Entry]:
         """One entry for each file, in the order asked for. Raises `BridgeError`."""
@@ -89,11 +91,12 @@ class Fetcher:
         if not sha256:
             raise BridgeError(404, "unknown", "the job has no folder of its own")
         async with self._lock:
-            archive = folder(self._context.work_dir, "tmp") / f"job-{sha256[:16]}.tar"
-            if not archive.exists():
+            if self._folder is None:
+                archive = await asyncio.to_thread(new_name, self._context.work_dir)
                 await self._download_folder(archive, sha256)
+                self._folder = archive
             target = folder(self._context.work_dir, out_dir)
-            found = await asyncio.to_thread(_extract, archive, names, target)
+            found = await asyncio.to_thread(_extract, self._folder, names, self._context.work_dir, target)
         return [self._entry(path, size, digest, "job") for path, size, digest in found]
 
     async def hub_files(self, files: HubFiles, out_dir: str) -> list[Entry]:
@@ -102,11 +105,12 @@ class Fetcher:
         entries = []
         for name in files.filenames:
             target = inside(self._context.work_dir, f"{out_dir}/{name}")
-            folder(self._context.work_dir, str(Path(out_dir, name).parent))
+            staged = await asyncio.to_thread(new_name, self._context.work_dir)
             with self._transfers.show(
                 "artifact", f"{files.repository}/{name}", self._context.job_id, "huggingface", self._context.peer_id, 0
             ) as transfer:
-                got = await self._web.hub_file(files, name, token, target, transfer)
+                got = await self._web.hub_file(files, name, token, staged, transfer)
+            await asyncio.to_thread(put, staged, self._context.work_dir, target)
             entries.append(self._entry(target, got.size_bytes, got.sha256, "huggingface"))
         return entries
 
@@ -137,7 +141,9 @@ class Fetcher:
         target = folder(self._context.work_dir, out_dir) / name
         host = urlsplit(reference.value).hostname or ""
         with self._transfers.show("artifact", name, self._context.job_id, host, self._context.peer_id, 0) as transfer:
-            got = await self._web.uri(reference.value, target, transfer)
+            staged = await asyncio.to_thread(new_name, self._context.work_dir)
+            got = await self._web.uri(reference.value, staged, transfer)
+        await asyncio.to_thread(put, staged, self._context.work_dir, target)
         return self._entry(target, got.size_bytes, got.sha256, "uri")
 
     async def _next_slice(self, dataset: str) -> Entry:
@@ -219,7 +225,7 @@ class Fetcher:
                 await asyncio.sleep(1.0)
 
     async def _manifest(self, dataset: str, peers: list[str], digest: str) -> Manifest:
-        target = folder(self._context.work_dir, "tmp") / f"manifest-{digest[:16]}.json"
+        target = await asyncio.to_thread(new_name, self._context.work_dir)
         path = manifest_path(dataset)
         problem: PeerError = PeerUnreachable(f"nobody provides {dataset}")
         for peer in peers:
@@ -257,8 +263,9 @@ class Fetcher:
         }
 
 
-def _extract(archive: Path, names: list[str], target: Path) -> list[tuple[Path, int, str]]:
-    """Take files out of the job's folder; a name may be a folder of it. Links and devices in it are ignored."""
+def _extract(archive: Path, names: list[str], work_dir: Path, target: Path) -> list[tuple[Path, int, str]]:
+    """Take files out of the job's folder; a name may be a folder of it. Nothing but plain files is taken: no links, no
+    devices, and no sparse files, which would be larger than the archive."""
     found: dict[str, tuple[Path, int, str]] = {}
     wanted = {name.rstrip("/") for name in names}
     matched: set[str] = set()
@@ -266,20 +273,21 @@ def _extract(archive: Path, names: list[str], target: Path) -> list[tuple[Path, 
         for member in tar:
             name = member.name.removeprefix("./")
             matching = wanted & {name, *map(str, PurePosixPath(name).parents)}
-            if not member.isfile() or (wanted and not matching) or ".." in Path(name).parts:
+            is_plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+            if not is_plain or (wanted and not matching) or ".." in Path(name).parts:
                 continue
             source = tar.extractfile(member)
             if source is None or name.startswith("/"):
                 continue
             path = inside(target, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f".{path.name[:200]}.part")
-            with part.open("wb") as file:
+            part = new_name(work_dir)
+            digest = hashlib.sha256()
+            with part.open("xb") as file:
                 while piece := source.read(1 << 20):
                     file.write(piece)
-            digest = hashlib.sha256(part.read_bytes()).hexdigest()
-            part.replace(path)
-            found[name] = (path, member.size, digest)
+                    digest.update(piece)
+            put(part, work_dir, path)
+            found[name] = (path, member.size, digest.hexdigest())
             matched |= matching
     missing = sorted(wanted - matched)
     if missing:

@@ -20,6 +20,7 @@ from node.telemetry import metrics
 from node.wire import Dispatch, ExportedFile, TrainTask
 from node.worker import orphans
 from node.worker.aggregator import COMMAND
+from node.worker.beneath import staging_of
 from node.worker.bridge import socket_path_fits
 from node.worker.context import TaskContext, check_id
 from node.worker.environment import arguments, environment
@@ -112,6 +113,8 @@ class Jobs:
         for other in self._jobs.values():
             if other.lease.lease_id == lease.lease_id:
                 raise Refused("conflict", f"lease {lease.lease_id} already runs task {other.context.task_id}")
+        if dispatch.runs_job_code:
+            self.sandbox.check()
         context = TaskContext(
             peer_id=self._overlay.peer_id,
             scheduler=lease.scheduler,
@@ -134,7 +137,8 @@ class Jobs:
         """A lease is over: its task ends."""
         for job in self._jobs.values():
             if job.lease.lease_id == lease.lease_id:
-                job.end(Outcome("cancelled", f"the lease is {lease.state}"))
+                is_done = lease.state == "released" and job.work.is_done
+                job.end(Outcome("finished") if is_done else Outcome("cancelled", f"the lease is {lease.state}"))
 
     def cancel(self, task_id: str, scheduler: str) -> None:
         """The scheduler wants it ended. Raises `Refused` for another's task."""
@@ -190,7 +194,7 @@ class Jobs:
         text = f"task {context.task_id} of job {context.job_id} starts"
         self._board.happened("task.started", text, task=context.task_id, job=context.job_id)
         log.info("task.started task=%s job=%s lease=%s", context.task_id, context.job_id, job.lease.lease_id)
-        metrics().jobs_changed(1)
+        metrics().tasks_changed(1)
         outcome = Outcome("cancelled", "the worker is stopping")
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -214,7 +218,7 @@ class Jobs:
             if job.ending is None:
                 raise
         finally:
-            metrics().jobs_changed(-1)
+            metrics().tasks_changed(-1)
             self._jobs.pop(context.task_id, None)
             self._over[context.task_id] = outcome.detail or outcome.state
             while len(self._over) > 500:
@@ -320,6 +324,7 @@ class Jobs:
                     context.work_dir.rename(kept)
                     os.utime(kept)
             shutil.rmtree(context.work_dir, ignore_errors=True)
+            shutil.rmtree(staging_of(context.work_dir), ignore_errors=True)
             orphans.prune(self._config.jobs_dir, self._logs)
 
         try:
@@ -332,5 +337,6 @@ class Jobs:
 
 def _make_work_dir(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(staging_of(path), ignore_errors=True)
     path.mkdir(mode=0o700)
     (path / "tmp").mkdir()

@@ -14,6 +14,8 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.worker.beneath import staging_of
+
 FAILED_KEPT = 5
 LOGS_KEPT = 40
 PROC = Path("/proc")
@@ -69,6 +71,7 @@ def sweep(row: ExecutorRow) -> bool:
             Path(row.socket_path).parent.rmdir()
     if Path(row.work_dir).name.startswith("hypha-"):
         shutil.rmtree(row.work_dir, ignore_errors=True)
+        shutil.rmtree(staging_of(Path(row.work_dir)), ignore_errors=True)
     return killed
 
 

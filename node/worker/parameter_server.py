@@ -16,10 +16,11 @@ from aiohttp import web
 
 from node.board import Board
 from node.errors import HyphaError, JobError, PeerError, Refused
-from node.network import bulk
+from node.network.serving import receive_file, send_file
 from node.wire import Ack, AggregateTask, ExportedFile, Member, RoundCommitted, UpdateHeader
 from node.worker.aggregator import Aggregator
 from node.worker.context import TaskContext
+from node.worker.digest import is_sha256
 from node.worker.fetch import Fetcher
 from node.worker.logfile import LogFile, tail
 from node.worker.references import ARTIFACTS, BridgeError, HubFiles, folder
@@ -103,6 +104,11 @@ class ParameterServer:
             return Outcome("failed", str(cause), tail=lines)
         return Outcome("failed", "the parameter server ended by itself")
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all rounds are over and the model is exported: it only serves what it has."""
+        return bool(self.shelf.exported)
+
     def set_members(self, members: list[Member]) -> int:
         """Replace the group; the open round's number."""
         self.rounds.set_members(members)
@@ -124,6 +130,9 @@ class ParameterServer:
             raise Refused("invalid", f"header Hypha-Update: {error}") from error
         if header.job_id != self._context.job_id:
             raise Refused("invalid", f"the update is for job {header.job_id}")
+        if not is_sha256(header.sha256):
+            raise Refused("invalid", "header Hypha-Update: no SHA-256 in it")
+        self.rounds.check_member(header.task_id, peer_id)
         async with self._locks.setdefault(header.task_id, asyncio.Lock()):
             if self.rounds.admit(header, peer_id) is Admission.RECEIVE:
                 await self._receive(header, peer_id, request)
@@ -159,17 +168,18 @@ class ParameterServer:
         def count(size: int) -> None:
             self._bytes_down += size
 
-        return await bulk.send_file(request, path, sha256=sha256, on_bytes=count)
+        return await send_file(request, path, sha256=sha256, on_bytes=count)
 
     async def _receive(self, header: UpdateHeader, peer_id: str, request: web.Request) -> None:
         path = self._updates / f"{header.round:06d}-{header.task_id}-{header.sha256[:16]}.safetensors"
         newest = self.shelf.held(self.rounds.round)
         limit = newest.weights_bytes + newest.weights_bytes // 8 + (1 << 20)
-        await bulk.receive_file(request, path, sha256=header.sha256, size_bytes=header.size_bytes, limit_bytes=limit)
+        await receive_file(request, path, sha256=header.sha256, size_bytes=header.size_bytes, limit_bytes=limit)
         self._bytes_up += header.size_bytes
         try:
             norm = float((await self._ask("check", path=str(path)))["norm"])
             self.rounds.record(header, peer_id, str(path), norm, time.monotonic())
+            log.debug("update.counted task=%s round=%s samples=%s", header.task_id, header.round, header.samples)
         except BaseException as error:
             await asyncio.to_thread(path.unlink, missing_ok=True)
             if isinstance(error, Refused) and error.code == "invalid":

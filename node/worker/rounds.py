@@ -72,15 +72,20 @@ class Rounds:
         """Whether a task of the group runs at this peer."""
         return any(member.peer_id == peer_id for member in self._members.values())
 
+    def check_member(self, task_id: str, peer_id: str) -> Member:
+        """The member that this task of this peer is. Raises `Refused`."""
+        member = self._members.get(task_id)
+        if member is None or member.peer_id != peer_id:
+            raise Refused("denied", f"task {task_id} of this peer is not a member of job {self.job_id}")
+        return member
+
     def set_members(self, members: Sequence[Member]) -> None:
         """Replace the group. Updates of this round by members who left still count."""
         self._members = {member.task_id: member for member in members}
 
     def admit(self, header: UpdateHeader, peer_id: str) -> Admission:
         """Decide on an upload before its bytes are read. Raises `Refused`."""
-        member = self._members.get(header.task_id)
-        if member is None or member.peer_id != peer_id:
-            raise Refused("denied", f"task {header.task_id} of this peer is not a member of job {self.job_id}")
+        member = self.check_member(header.task_id, peer_id)
         if header.epoch != self.epoch:
             raise Refused("stale", f"the job is in epoch {self.epoch}, the update is of epoch {header.epoch}")
         counted = self._counted.get((header.round, header.task_id))

@@ -29,7 +29,8 @@ SETTINGS = (
     "/sys/devices/system/cpu",
     "/proc/driver/nvidia",
 )
-HIDE = ("--die-with-parent", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
+HIDE = ("--die-with-parent", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--cap-drop", "ALL")
+"""Without the last one a node that runs as root, as in a container, would hand root's powers to the job's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,11 @@ class Sandbox:
     policy: str
     reason: str = ""
 
+    def check(self) -> None:
+        """Raise `Refused` where no job code runs at all."""
+        if self.policy == "refuse":
+            raise Refused("denied", self.reason, hint='the owner of this worker can set job_code = "allow"')
+
     def wrap(
         self, command: Sequence[str], work_dir: Path, socket_path: Path | None, hidden: Sequence[Path]
     ) -> list[str]:
@@ -46,8 +52,7 @@ class Sandbox:
 
         `hidden` files and folders (keys, state) are not visible inside, wherever they lie.
         """
-        if self.policy == "refuse":
-            raise Refused("denied", self.reason, hint='the owner of this worker can set job_code = "allow"')
+        self.check()
         if self.policy == "allow":
             return list(command)
         return [*_bubblewrap(work_dir, socket_path, hidden), *command]

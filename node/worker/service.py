@@ -31,6 +31,7 @@ from node.wire import (
     LeaseRenewed,
     MembersSet,
     Offer,
+    ReleaseEarlier,
     ReleaseLease,
     RenewLease,
     Resources,
@@ -75,6 +76,7 @@ class WorkerService:
         self.is_ready = False
         overlay.on(RenewLease, self._renew)
         overlay.on(ReleaseLease, self._release)
+        overlay.on(ReleaseEarlier, self._release_earlier)
         overlay.on(Dispatch, self._dispatch)
         overlay.on(CancelTask, self._cancel)
         overlay.on(SetMembers, self._set_members)
@@ -187,7 +189,6 @@ class WorkerService:
             now = time.monotonic()
             for lease in self._ledger.expire(now):
                 if lease.state == "expired":
-                    metrics().lease_renewed("failure")
                     text = f"the scheduler of job {lease.job_id} was silent for {lease.duration_s:g} s"
                     fields = {"lease": lease.lease_id, "job": lease.job_id}
                     self._board.happened("lease.expired", text, level="warning", **fields)
@@ -199,12 +200,7 @@ class WorkerService:
 
     async def _renew(self, caller: Caller, request: RenewLease) -> LeaseRenewed:
         now = time.monotonic()
-        try:
-            lease = self._ledger.renew(request.lease_id, caller.peer_id, request.job_id, request.duration_s, now)
-        except Refused:
-            metrics().lease_renewed("failure")
-            raise
-        metrics().lease_renewed("success")
+        lease = self._ledger.renew(request.lease_id, caller.peer_id, request.job_id, request.duration_s, now)
         self._lease_changed(lease)
         name = "lease.accepted" if lease.renewals == 1 else "lease.renewed"
         log.info("%s lease=%s peer=%s job=%s", name, lease.lease_id, caller.peer_id, lease.job_id)
@@ -216,8 +212,18 @@ class WorkerService:
     async def _release(self, caller: Caller, request: ReleaseLease) -> Ack:
         lease = self._ledger.release(request.lease_id, caller.peer_id)
         if lease is not None:
-            self._board.happened("lease.released", f"job {lease.job_id} is done", lease=lease.lease_id)
+            text = (
+                f"job {lease.job_id} needs it no more" if lease.renewals else f"job {lease.job_id} took another offer"
+            )
+            self._board.happened("lease.released", text, lease=lease.lease_id)
         self._lease_over(lease)
+        return Ack()
+
+    async def _release_earlier(self, caller: Caller, request: ReleaseEarlier) -> Ack:
+        made_before = time.monotonic() - request.older_than_s
+        for lease in list(self._ledger.live):
+            if (lease.scheduler, lease.job_id) == (caller.peer_id, request.job_id) and lease.made_at < made_before:
+                await self._release(caller, ReleaseLease(lease_id=lease.lease_id))
         return Ack()
 
     def _lease_over(self, lease: Lease | None) -> None:

@@ -63,7 +63,9 @@ class Statuses:
                 await self._overlay.call(self._context.scheduler, self._waiting[0], timeout_s=REPORT_S)
             except (PeerError, TimeoutError) as error:
                 is_final = isinstance(error, Refused) and error.code != "busy"
-                log.warning("task.not_told task=%s reason=%s", self._context.task_id, error)
+                is_over = isinstance(error, Refused) and error.code == "stale"
+                level = logging.INFO if is_over else logging.WARNING
+                log.log(level, "task.not_told task=%s reason=%s", self._context.task_id, error)
                 if not is_final:
                     await asyncio.sleep(backoff.failed())
                     continue

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from node.errors import DiskFull, HyphaError, PeerError, Refused
+from node.errors import DiskFull, HyphaError, PeerError, PeerProtocol, Refused
 from node.network import bulk
 from node.wire import ExportedFile, Measure, Progress, TrainTask, UpdateHeader
+from node.worker.beneath import take
 from node.worker.bridge import Arrivals, Bridge
 from node.worker.bridge_state import Phase, TaskProgress
 from node.worker.context import TaskContext
@@ -40,6 +41,8 @@ REPORT_EVERY_S = 0.25
 ASK_AGAIN_S = 1.0
 CALL_S = 5.0
 UPLOAD_STALL_S = 120.0
+BROKEN_ALLOWED = 8
+"""So often in a row a parameter server may answer with a fault of its own before the task is given up."""
 TAIL_LINES = 50
 INCOMING = "incoming"
 
@@ -71,7 +74,7 @@ class TrainingTask:
         self._transfers = transfers
         self._socket_path = socket_path
         self._changed = asyncio.Event()
-        self._new_round = asyncio.Event()
+        self._at_once = asyncio.Event()
         self._reported_round = 0
         self._sent = asyncio.Event()
         self._measures: list[Measure] = []
@@ -97,6 +100,11 @@ class TrainingTask:
                         loop.cancel()
                     self._fetcher.close()
         return await self._outcome(code)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the executor has been told that the job is done, and only its exit is missing."""
+        return self.progress.phase is Phase.DONE
 
     async def _run_process(
         self,
@@ -178,10 +186,13 @@ class TrainingTask:
         self._sent.set()
 
     def changed(self) -> None:
-        """The progress moved on: the scheduler is told soon, of a new round at once."""
+        """The progress moved on: the scheduler is told soon; at once of a new round and of its 1st, 2nd, 4th, 8th..
+        batch, so that a round of short batches has its plan in time."""
         self._changed.set()
-        if self.progress.round != self._reported_round:
-            self._new_round.set()
+        batches = self.progress.batches
+        is_early = self.progress.target is None and batches > 0 and batches & (batches - 1) == 0
+        if self.progress.round != self._reported_round or is_early:
+            self._at_once.set()
 
     def measured(self, round_: int, metrics: dict[str, float]) -> None:
         """Pass metrics on. A validation loss belongs to the version that the executor names, all else to the round."""
@@ -197,6 +208,14 @@ class TrainingTask:
     # ---- to and from the parameter server ----------------------------------------------------------
 
     async def _upload(self, peer: str, path: Path) -> None:
+        # A name of our own, so that what is read is what was checked.
+        source = await asyncio.to_thread(take, path, self.work_dir)
+        try:
+            await self._deliver(peer, source)
+        finally:
+            await asyncio.to_thread(source.unlink, missing_ok=True)
+
+    async def _deliver(self, peer: str, path: Path) -> None:
         size, sha256 = await asyncio.to_thread(sha256_of, path)
         header = UpdateHeader(
             job_id=self._context.job_id,
@@ -208,6 +227,7 @@ class TrainingTask:
             size_bytes=size,
         )
         backoff = new_backoff()
+        broken = 0
         while True:
             try:
                 await self._upload_once(peer, path, header)
@@ -221,7 +241,13 @@ class TrainingTask:
                     raise BridgeError(status, error.code, f"the update was refused: {error}") from error
             except DiskFull as error:
                 raise BridgeError(507, "full", error.message) from error
+            except PeerProtocol as error:
+                broken += 1
+                log.warning("update.not_taken task=%s round=%s reason=%s", header.task_id, header.round, error)
+                if broken > BROKEN_ALLOWED:
+                    raise BridgeError(502, "failed", f"the parameter server takes no update: {error}") from error
             except (PeerError, OSError) as error:
+                broken = 0
                 log.warning("update.not_sent task=%s round=%s reason=%s", header.task_id, header.round, error)
             # The lease bounds how long a parameter server is waited for.
             await asyncio.sleep(backoff.failed())
@@ -280,6 +306,8 @@ class TrainingTask:
             except DiskFull:
                 raise
             except PeerError as error:
+                if isinstance(error, PeerProtocol) and backoff.failures > BROKEN_ALLOWED:
+                    raise
                 log.warning("step.not_fetched task=%s version=%s reason=%s", self._context.task_id, wanted, error)
             await asyncio.sleep(backoff.failed())
 
@@ -313,19 +341,19 @@ class TrainingTask:
     # ---- to the scheduler -------------------------------------------------------------------------
 
     async def _report(self) -> None:
-        """Tell the scheduler of changes, four times a second at most, and take in its plan."""
+        """Tell the scheduler of changes, four times a second or so, and take in its plan."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ASK_AGAIN_S):
                     await self._changed.wait()
             self._changed.clear()
-            self._new_round.clear()
+            self._at_once.clear()
             self._reported_round = self.progress.round
             pause_ends = time.monotonic() + REPORT_EVERY_S
             await self._report_once()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_ends - time.monotonic()):
-                    await self._new_round.wait()
+                    await self._at_once.wait()
 
     async def _report_once(self) -> None:
         totals = self.progress.totals()

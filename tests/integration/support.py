@@ -87,7 +87,7 @@ def dataset(folder: Path, *, name: str = "tiny", rows: int = 256, rows_per_slice
 
 
 def small_cluster(
-    cluster: LocalCluster, *, workers: int = 2, data: Sequence[Path] = (), more: str = ""
+    cluster: LocalCluster, *, workers: int = 2, data: Sequence[Path] = (), cpu: float = 2, more: str = ""
 ) -> list[LocalNode]:
     """Gateway, scheduler, data node and workers, all up; the workers are returned."""
     names = [f"worker-{number}" for number in range(1, workers + 1)]
@@ -96,7 +96,7 @@ def small_cluster(
     paths = ", ".join(f'"{path}"' for path in data)
     started = [cluster.launch("scheduler", "scheduler", gateways=[gateway.address])]
     started.append(cluster.launch("data", "data", config=f"dataset_path = [{paths}]", gateways=[gateway.address]))
-    hosts = [launch_worker(cluster, name, more=more) for name in names]
+    hosts = [launch_worker(cluster, name, cpu=cpu, more=more) for name in names]
     cluster.wait_ready(*started, *hosts)
     return hosts
 

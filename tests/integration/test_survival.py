@@ -120,6 +120,28 @@ def test_sigterm_ends_a_busy_node_within_five_seconds_and_frees_its_leases(
     until(lambda: live_leases(workers[0]) == [], within_s=3, what="leases are released at once, not by expiry")
 
 
+def test_every_node_of_a_busy_cluster_ends_at_once_and_the_job_goes_on_after_a_restart(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """U34: SIGTERM for all, in mid-round; exit code 0 within 5 s, no executor, no manual step."""
+    workers = small_cluster(cluster, workers=2, data=[dataset(tmp_path, rows=1024)])
+    gateway = cluster.nodes["gateway"]
+    port = gateway.address.split("/tcp/")[1].split("/")[0]
+    gateway.command[gateway.command.index("--listen") + 1] = f"/ip4/127.0.0.1/tcp/{port}"
+    scheduler = cluster.nodes["scheduler"]
+    job_id = submit(scheduler, job_folder(tmp_path / "job", rounds=4, samples=1200))
+    until(lambda: job_at(scheduler, job_id).get("round", 0) >= 1, within_s=60, what="a first round")
+    began = time.monotonic()
+    assert set(cluster.stop().values()) == {0}
+    assert time.monotonic() - began < 5
+    assert not processes_naming(str(tmp_path / "cluster"))
+    assert not any("stop_overdue" in node.log_path.read_text() for node in cluster.nodes.values())
+    for name in cluster.nodes:
+        cluster.restart(name)
+    until(lambda: job_at(scheduler, job_id).get("state") == "done", within_s=90, what="the job is done")
+    until(lambda: live_leases(workers[0]) == [], within_s=5, what="no lease")
+
+
 def test_a_gateway_comes_back_and_every_node_finds_it(cluster: LocalCluster) -> None:
     """H58, U13: static addresses, no multicast."""
     cluster.make_authority(["gateway", "data", "late"])

@@ -34,6 +34,24 @@ from node.views import (
 )
 from node.wire import Resources
 
+WHOLE_JOB = """
+# a comment
+name = "tiny"
+dataset_name = "stdlib-bytes"
+[model]
+type = "causal-lm"
+[rounds]
+update_rounds = 3
+avg_samples_between_updates = 64
+[inner_optimizer]
+learning_rate = 0.001
+[outer_optimizer]
+learning_rate = 0.7
+momentum = 0.9
+[resources]
+num_workers = 2
+"""
+
 PLACES = ("ams", "fra", "nyc", "sea", "mum", "gru", "sin", "syd")
 
 

@@ -14,28 +14,10 @@ from hypha_tui.keymap import COMMANDS, KEYS, clashes
 from hypha_tui.widgets.live_table import LiveTable
 from node.errors import PeerUnreachable, PeerUntrusted, Refused
 from node.views import LeaseView
-from tests.terminal.feed import fake_client, job, lease
+from tests.terminal.feed import WHOLE_JOB, fake_client, job, lease
 from tests.terminal.harness import Terminal, terminal
 
 pytestmark = pytest.mark.asyncio
-
-JOB = """
-# a comment
-name = "tiny"
-dataset_name = "stdlib-bytes"
-[model]
-type = "causal-lm"
-[rounds]
-update_rounds = 3
-avg_samples_between_updates = 64
-[inner_optimizer]
-learning_rate = 0.001
-[outer_optimizer]
-learning_rate = 0.7
-momentum = 0.9
-[resources]
-num_workers = 2
-"""
 
 
 async def test_no_key_means_two_things_in_one_place() -> None:
@@ -244,7 +226,7 @@ async def test_a_finished_job_is_not_cancelled() -> None:
 
 async def test_a_job_is_submitted_by_keyboard_from_a_folder(tmp_path: Path) -> None:
     """The form reads the folder, changes rounds, and sends a tar whose job.toml says so."""
-    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "job.toml").write_text(WHOLE_JOB)
     (tmp_path / "model.py").write_text("x = 1\n")
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "junk.pyc").write_bytes(b"junk")
@@ -267,7 +249,7 @@ async def test_a_job_is_submitted_by_keyboard_from_a_folder(tmp_path: Path) -> N
 
 
 async def test_a_bad_field_is_told_and_nothing_is_sent(tmp_path: Path) -> None:
-    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "job.toml").write_text(WHOLE_JOB)
     async with terminal() as shown:
         shown.app._main.run_command(f"submit {tmp_path}")
         await shown.settle()
@@ -278,8 +260,24 @@ async def test_a_bad_field_is_told_and_nothing_is_sent(tmp_path: Path) -> None:
         await shown.press("escape")
 
 
+async def test_a_wrong_key_is_told_with_its_line_while_one_types_and_nothing_is_sent(tmp_path: Path) -> None:
+    """A wrong file is shown to be mended, not turned away."""
+    (tmp_path / "job.toml").write_text(WHOLE_JOB.replace("update_rounds", "update_round"))
+    async with terminal() as shown:
+        shown.app._main.run_command(f"submit {tmp_path}")
+        await shown.settle()
+        assert "rounds.update_round: unknown key; did you mean update_rounds?" in shown.text
+        await shown.press("ctrl+r")
+        assert shown.client.submitted == []
+        area = shown.app.screen.query_one(TextArea)
+        area.focus()
+        area.replace("update_rounds", (7, 0), (7, len("update_round")))
+        await shown.settle()
+        assert "ready  2 workers, 3 rounds" in shown.text
+
+
 async def test_what_the_node_refuses_stays_in_the_form_and_the_draft_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "job.toml").write_text(WHOLE_JOB)
     async with terminal() as shown:
         shown.client.refusal = Refused("invalid", "unknown key rounds.updaterounds", hint="update_rounds?")
         shown.app._main.run_command(f"submit {tmp_path}")
@@ -298,7 +296,7 @@ async def test_a_broken_link_shows_a_banner_with_the_age_and_is_mended() -> None
         shown.client.fail(PeerUnreachable("the link broke"))
         await shown.later(7.0)
         assert "cannot reach test node" in shown.text
-        assert "what you see is 7s old" in shown.text
+        assert "this is 7s old" in shown.text
         assert "stale" in shown.text
         assert "w-ams-00" in shown.text
         assert shown.client.connections > 2

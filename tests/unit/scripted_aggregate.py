@@ -36,6 +36,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             if os.path.exists(folder / "die"):  # noqa: PTH110
                 os.unlink(folder / "die")  # noqa: PTH108
                 os._exit(9)
+            if os.path.exists(folder / "full"):  # noqa: PTH110
+                raise OSError(28, "No space left on device")
             round_, updates = request["round"], request["updates"]
             total = sum(update["weight"] for update in updates)
             step = [0.0] * 4
@@ -72,6 +74,8 @@ def main() -> None:
             reply = {"ok": True, **answer(request)}
         except ValueError as error:
             reply = {"ok": False, "error": "invalid", "detail": str(error)}
+        except OSError as error:
+            reply = {"ok": False, "error": "full", "detail": str(error)}
         print(json.dumps({"id": request["id"], **reply}), flush=True)
 
 

@@ -77,10 +77,15 @@ def test_an_advert_that_asks_for_no_gpu_is_served_without_one() -> None:
     assert decide(advert(gpu=0))[0].resources == Resources(cpu=2, memory=1)
 
 
-@pytest.mark.parametrize(("bid", "price"), [(5.0, 3.0), (3.0, 3.0), (2.5, 2.5), (2.0, 2.0)])
-def test_the_price_is_asked_and_lowered_to_the_bid_no_further_than_the_floor(bid: float, price: float) -> None:
+@pytest.mark.parametrize("bid", [5.0, 3.0, 2.5, 2.0])
+def test_the_price_is_asked_whatever_is_bid_from_the_floor_on(bid: float) -> None:
     (answer,) = decide(advert(bid=bid), terms=Terms(price=3, floor=2))
-    assert (answer.reason, answer.price) == ("", price)
+    assert (answer.reason, answer.price) == ("", 3)
+
+
+def test_an_offer_never_asks_less_than_the_floor() -> None:
+    (answer,) = decide(advert(bid=5), terms=Terms(floor=2))
+    assert (answer.reason, answer.price) == ("", 2)
 
 
 def test_a_bid_under_the_floor_is_declined() -> None:

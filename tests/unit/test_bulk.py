@@ -7,6 +7,7 @@ import contextlib
 import errno
 import hashlib
 import random
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from node import telemetry
 from node.errors import DiskFull, PeerProtocol, PeerUnreachable, Refused
 from node.identity.credentials import Identity
 from node.network import bulk, partfile
@@ -233,6 +235,57 @@ async def test_a_file_of_unknown_size_is_fetched_by_what_the_peer_names(
         with pytest.raises(PeerProtocol, match="at most"):
             await download_unknown(loop, "a", "/f", tmp_path / "y", limit_bytes=SIZE - 1)
     assert leftovers(tmp_path) == ["x"]
+
+
+async def test_an_empty_file_is_fetched_too(identity: Identity, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.bin"
+    empty.touch()
+    sha256 = hashlib.sha256(b"").hexdigest()
+    async with loopback(identity) as loop:
+        await loop.serve("a", whole(empty, sha256))
+        assert await download_unknown(loop, "a", "/f", tmp_path / "x", limit_bytes=SIZE) == (0, sha256)
+    assert (tmp_path / "x").read_bytes() == b""
+
+
+async def test_the_loop_stays_free_and_progress_is_told_on_it_while_a_file_arrives(
+    identity: Identity, source: Path, tmp_path: Path
+) -> None:
+    """Threads read, write and hash; what they have is told now and then, on the loop, before the end too."""
+    told: list[tuple[int, int]] = []
+    gate = asyncio.Event()
+
+    async def halting(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"ETag": etag_of(SHA)})
+        response.content_length = SIZE
+        await response.prepare(request)
+        await response.write(BODY[:3_000_000])
+        await gate.wait()
+        await response.write(BODY[3_000_000:])
+        return response
+
+    def tell(count: int) -> None:
+        told.append((count, threading.get_ident()))
+        gate.set()
+
+    async with loopback(identity) as loop:
+        await loop.serve("a", halting)
+        async with asyncio.timeout(5):
+            await download(loop, ["a"], "/f", tmp_path / "x", sha256=SHA, size_bytes=SIZE, on_progress=tell)
+    assert (tmp_path / "x").read_bytes() == BODY
+    assert 0 < told[0][0] < SIZE
+    assert told[-1][0] == SIZE
+    assert {thread for _, thread in told} == {threading.get_ident()}
+
+
+async def test_received_bytes_are_counted_once(
+    identity: Identity, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(telemetry.Metrics, "bytes_received", lambda _, count: counted.append(count))
+    async with loopback(identity) as loop:
+        await loop.serve("a", cut_after(source, 1_500_000))
+        await download(loop, ["a"], "/f", tmp_path / "x", sha256=SHA, size_bytes=SIZE)
+    assert sum(counted) == SIZE
 
 
 async def test_the_server_answers_ranges_and_refuses_what_it_must(

@@ -35,7 +35,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
     configs: list[NodeConfig] = []
     module: Any = type(sys)("node.daemon")
 
-    def run(config: NodeConfig) -> int:
+    def run(config: NodeConfig, identity: object) -> int:
         configs.append(config)
         return 0
 

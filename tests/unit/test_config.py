@@ -339,3 +339,8 @@ def toml(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(toml, value)) + "]"
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value).replace("'", '"')
+
+
+def test_the_state_lies_where_the_terminal_looks_for_it(tmp_path: Path) -> None:
+    assert load(None, {"XDG_STATE_HOME": str(tmp_path)}).config.state_dir == tmp_path / "hypha"
+    assert load(None, {"XDG_STATE_HOME": "relative"}).config.state_dir == Path("~/.local/state/hypha").expanduser()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from node.cli import run
 from node.data.build import Recipe, build
+from node.data.building import building
 from node.data.datasets import Dataset, read_manifest, verify
 from node.errors import DatasetError
 from node.tensorfile import read_header
@@ -73,7 +75,7 @@ def test_rows_of_a_slice_are_a_mix_of_the_file_with_their_columns_kept_together(
     (dataset,) = build(text_recipe(text, sequence_length=10, rows_per_slice=64), tmp_path / "out" / "bytes")
     rows = content_of(dataset, "input_ids")[::10]
     assert sorted(rows) == list(range(64))
-    followers = sum(following == row + 1 for row, following in zip(rows, rows[1:], strict=False))
+    followers = sum(following == row + 1 for row, following in pairwise(rows))
     assert followers < 16
 
 
@@ -220,3 +222,29 @@ def test_a_build_of_text_needs_neither_numpy_nor_torch(texts: Path, tmp_path: Pa
         "assert not {'numpy', 'torch', 'textual'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_what_a_killed_build_has_left_goes_with_the_next_build_but_not_that_of_a_live_one(
+    texts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    program = (
+        "import os, signal, sys; from pathlib import Path; from node.data.building import building\n"
+        "with building(Path(sys.argv[1])) as part:\n"
+        "    (part / 'x').touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(out / "killed")], check=False, timeout=60)
+    assert [path.suffix for path in out.iterdir()] == [".building"]
+    with building(out / "live") as live:
+        assert list(out.iterdir()) == [live]
+        build(text_recipe(texts), out / "py")
+        assert sorted(path.name for path in out.iterdir()) == sorted([live.name, "py"])
+    assert [path.name for path in out.iterdir()] == ["py"]
+
+
+def test_a_dataset_that_a_killed_build_was_just_replacing_comes_back(texts: Path, tmp_path: Path) -> None:
+    (dataset,) = build(text_recipe(texts), tmp_path / "out" / "py")
+    dataset.folder.rename(tmp_path / "out" / f".py.{'0' * 12}.building.old")
+    build(text_recipe(texts), tmp_path / "out" / "other")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["other", "py"]
+    assert verify(dataset.folder)[1] == []

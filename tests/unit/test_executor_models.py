@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from node.errors import JobError  # noqa: E402
-from node.executors.models import export_model, load_model, loss_of  # noqa: E402
+from node.executors.models import export_model, load_model, load_preprocessor, loss_of  # noqa: E402
 from node.training.files import write_tensors  # noqa: E402
 from node.training.updates import buffers_metadata, state_of  # noqa: E402
 
@@ -156,3 +156,15 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 def test_a_model_without_a_loss_says_what_the_dataset_lacks() -> None:
     with pytest.raises(JobError, match="labels"):
         loss_of({"logits": torch.zeros(3)})
+
+
+def test_a_preprocessor_is_found_in_its_own_folder_of_the_job(tmp_path: Path) -> None:
+    folder = tmp_path / "preprocessor"
+    folder.mkdir()
+    (folder / "preprocessor_config.json").write_text(
+        '{"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 8000}'
+    )
+    assert load_preprocessor(tmp_path, "feature-extractor", ["preprocessor"]).sampling_rate == 8000
+    assert load_preprocessor(folder, "feature-extractor").sampling_rate == 8000
+    # upstream's files may name the model's type
+    assert load_preprocessor(folder, "audio-classification").sampling_rate == 8000

@@ -26,8 +26,11 @@ def test_a_base_module_imports_nothing_heavy(module: str) -> None:
 
 @pytest.mark.parametrize("module", ["node.cli", "hypha_tui.cli"])
 def test_version_is_printed_without_heavy_imports(module: str) -> None:
-    program = f"import runpy, sys; sys.argv = ['x', '--version']\ntry: runpy.run_module({module!r}, run_name='__main__')"
-    program += "\nfinally: print(*sys.modules, file=sys.stderr)"
+    program = (
+        "import runpy, sys\nsys.argv = ['x', '--version']\n"
+        f"try: runpy.run_module({module!r}, run_name='__main__')\n"
+        "finally: print(*sys.modules, file=sys.stderr)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.strip().split()[-1][0].isdigit()
     loaded = {name.split(".")[0] for name in done.stderr.split()}

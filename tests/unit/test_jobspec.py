@@ -98,7 +98,6 @@ def test_the_documented_spelling_is_understood() -> None:
         revision="main",
         filenames=["config.json", "model.safetensors"],
         input_names=["input_ids"],
-        has_token=True,
     )
     assert spec.preprocessor_source() == ModelSource(
         task="tokenizer",
@@ -175,6 +174,11 @@ def test_the_token_stays_out_of_everything_but_its_own_property() -> None:
     ("old", "new", "expected"),
     [
         ("update_rounds = 100", "updat_rounds = 100", "line 19: scheduler.job.rounds.updat_rounds: unknown key"),
+        (
+            "total_steps = 1000",
+            "total_steps = 10",
+            "total_steps: must be more than warmup_steps for cosine-with-warmup",
+        ),
         ("update_rounds = 100", "update_rounds = 0", "line 19: scheduler.job.rounds.update_rounds: must be 1 or more"),
         ("momentum = 0.9", "momentum = 1.0", "line 33: scheduler.job.outer_optimizer.momentum: must be from 0"),
         ("momentum = 0.9", "", "scheduler.job.outer_optimizer.momentum: is missing"),

@@ -36,6 +36,10 @@ def test_what_is_not_a_byte_range_is_ignored(header: str | None) -> None:
     assert span_of(header, None, TAG, 100) == Span(0, 100, is_part=False)
 
 
+def test_of_an_empty_file_any_range_is_the_whole() -> None:
+    assert span_of("bytes=0-0", None, TAG, 0) == Span(0, 0, is_part=False)
+
+
 def test_a_range_for_another_content_is_ignored_with_if_range() -> None:
     assert span_of("bytes=5-", etag_of("cd" * 32), TAG, 100) == Span(0, 100, is_part=False)
     assert span_of("bytes=5-", TAG, TAG, 100) == Span(5, 100, is_part=True)

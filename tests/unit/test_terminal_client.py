@@ -122,11 +122,11 @@ def test_a_folder_is_packed_without_what_is_not_of_the_job(tmp_path: Path) -> No
         (tmp_path / name).mkdir()
         (tmp_path / name / "junk").write_text("junk")
     (tmp_path / "link").symlink_to("/etc/passwd")
-    body = jobfile.pack(jobfile.read_job(tmp_path))
+    body = jobfile.pack(jobfile.read_draft(tmp_path))
     with tarfile.open(fileobj=BytesIO(body.data)) as archive:
         assert sorted(archive.getnames()) == ["job.toml", "lib/net.py"]
     assert body.job_id.startswith("tiny-")
-    assert jobfile.pack(jobfile.read_job(tmp_path)).sha256 == body.sha256
+    assert jobfile.pack(jobfile.read_draft(tmp_path)).sha256 == body.sha256
 
 
 def test_a_folder_that_is_too_big_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_folder_that_is_too_big_is_refused_by_name(tmp_path: Path, monkeypatch
     (tmp_path / "job.toml").write_text(JOB)
     (tmp_path / "weights.bin").write_bytes(bytes(5_000))
     with pytest.raises(ConfigError, match=r"weights\.bin"):
-        jobfile.pack(jobfile.read_job(tmp_path))
+        jobfile.pack(jobfile.read_draft(tmp_path))
 
 
 @pytest.mark.parametrize(("name", "content"), [("missing.toml", None), ("bad.toml", "a = "), ("latin.toml", "é")])
@@ -144,7 +144,14 @@ def test_a_job_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path, name: 
     with pytest.raises(ConfigError) as caught:
         jobfile.read_job(tmp_path / name)
     assert name in str(caught.value)
-    assert caught.value.hint
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_wrong_key_is_named_with_its_line_and_the_nearest_one(tmp_path: Path) -> None:
+    """Nothing is sent: the file is judged as a scheduler will judge it."""
+    (tmp_path / "job.toml").write_text("[rounds]\nupdate_round = 3\n")
+    with pytest.raises(ConfigError, match=r"job.toml: line 2: rounds.update_round: .*did you mean update_rounds"):
+        jobfile.read_job(tmp_path)
 
 
 # ---- staying connected ----------------------------------------------------------------------------
@@ -303,7 +310,7 @@ async def test_nothing_at_the_address_is_an_error_that_may_pass(tmp_path: Path) 
 async def test_over_tls_commands_are_signed_and_the_pinned_key_is_checked_before_anything_is_sent(
     make_identity: MakeIdentity,
 ) -> None:
-    """H12: another node of the same cluster at the address is not spoken to when the address pins a peer."""
+    """Another node of the same cluster at the address is not spoken to when the address pins a peer."""
     node = Node()
     server = make_identity("gateway")
     operator = make_identity("ada", role="operator")
@@ -325,10 +332,32 @@ async def test_over_tls_commands_are_signed_and_the_pinned_key_is_checked_before
         caller, _ = trust.open(run.signed)
         assert caller.role == "operator"
         seen = len(node.requests)
-        wrong = parse(f"/ip4/127.0.0.1/tcp/{port}/p2p/{server.load().peer_id}").pinned(operator.load().peer_id)
+        wrong = parse(f"/ip4/127.0.0.1/tcp/{port}").pinned(operator.load().peer_id)
         async with connected(Endpoint(address=wrong, **files)) as client:
-            with pytest.raises(PeerUntrusted, match="another node than"):
+            with pytest.raises(PeerUntrusted, match=f"gateway .* answers at 127.0.0.1:{port}, not 12D3"):
                 await client.cluster()
         assert len(node.requests) == seen
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_is_revoked_or_no_node_is_not_spoken_to_even_without_a_pin(
+    make_identity: MakeIdentity,
+) -> None:
+    """TLS checks the chain; who it is, and whether it still may, is checked on every connection."""
+    operator = make_identity("ada", role="operator")
+    impostor = make_identity("bob", role="operator")
+    node = Node()
+    runner = web.AppRunner(node.app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=impostor.load().server_context()).start()
+    address = parse(f"/ip4/127.0.0.1/tcp/{runner.addresses[0][1]}")
+    try:
+        endpoint = Endpoint(address=address, cert=operator.cert, key=operator.key, trust=operator.trust)
+        async with connected(endpoint) as client:
+            with pytest.raises(PeerUntrusted, match=r"bob at .* is an operator, not a node"):
+                await client.cluster()
+        assert node.requests == []
     finally:
         await runner.cleanup()

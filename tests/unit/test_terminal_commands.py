@@ -13,7 +13,8 @@ from hypha_tui.client.endpoint import Endpoint
 from node.errors import Refused
 from node.version import __version__
 from node.views import Problem
-from tests.unit.test_terminal_client import JOB, served
+from tests.terminal.feed import WHOLE_JOB
+from tests.unit.test_terminal_client import served
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ async def test_json_is_one_document_and_a_table_has_the_columns(
 
 @pytest.mark.asyncio
 async def test_submit_prints_the_id_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "job.toml").write_text(WHOLE_JOB)
     async with served(tmp_path):
         code = await commands.submit(Endpoint(socket=tmp_path / "s"), tmp_path / "job.toml", wait=False, as_json=False)
     assert (code, capsys.readouterr().out) == (0, "tiny-1\n")

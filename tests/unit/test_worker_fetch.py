@@ -86,7 +86,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def transfer() -> Transfer:
-    return Transfer(Board("me"), "artifact", "x", "job", "hub", "me", 0, False)
+    return Transfer(Board("me"), "artifact", "x", "job", "hub", "me", 0)
 
 
 @pytest.mark.asyncio

@@ -270,6 +270,8 @@ try:
     socket.create_connection(("127.0.0.1", 22), 1); print("network yes")
 except OSError: print("network no")
 print("processes", len([p for p in os.listdir("/proc") if p.isdigit()]))
+status = open("/proc/self/status").read()
+print("powers", {{line.split()[1] for line in status.splitlines() if line.startswith(("CapEff", "CapPrm"))}})
 import node.wire
 open("made", "w").write("x")
 try: open(node.wire.__file__, "a")
@@ -284,7 +286,8 @@ except OSError: print("read-only")
     lines = tail(tmp_path / "log", 20)
     assert lines[:2] == ["keys False False False", "network no"]
     assert int(lines[2].split()[1]) <= 2
-    assert lines[3] == "read-only"
+    assert lines[3] == "powers {'0000000000000000'}"
+    assert lines[4] == "read-only"
     assert (work_dir / "made").exists()
     await process.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
 import time
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from node.errors import Refused
+from node.network.overlay import Overlay
 from node.store import Store
 from node.views import LeaseView, TransferView
-from node.wire import CancelTask, Member, SetMembers
+from node.wire import CancelTask, Member, ReleaseEarlier, SetMembers
+from node.worker import parameter_server, training
 from node.worker.orphans import ExecutorRow, boot_id, remember, start_ticks
 from tests.support import MakeIdentity
 from tests.unit.network_loopback import eventually
@@ -84,6 +87,11 @@ async def test_two_jobs_and_their_parameter_servers_on_one_node_train_to_the_end
         (exported,) = scheduler.last("ps-one").exported
         async with scheduler.overlay.open(worker.peer_id, "GET", f"/bulk/jobs/one/export/{exported.name}") as answer:
             assert len(await answer.read()) == exported.size_bytes
+        # Letting go of what is done is no cancellation.
+        for lease in [item for item in worker.board.items() if isinstance(item, LeaseView)]:
+            await scheduler.release(worker.peer_id, lease.id)
+        await eventually(lambda: "finished" in scheduler.states("ps-one") and "finished" in scheduler.states("ps-two"))
+        assert "task.cancelled" not in [event.name for event in worker.board.events()]
 
 
 async def test_the_documented_dialect_trains_as_well(
@@ -134,6 +142,29 @@ async def test_nothing_of_a_cancelled_task_lives_on_even_where_it_ignores_the_re
         assert not any(map(is_alive, pids))
 
 
+async def test_a_scheduler_that_begins_anew_frees_what_it_held_for_this_job_and_no_more(
+    make_identity: MakeIdentity, tmp_path: Path
+) -> None:
+    """U34: after a crash its own forgotten leases are not in its way."""
+    async with cluster(make_identity, tmp_path, "hang") as (scheduler, worker):
+        old = await scheduler.lease(worker.peer_id)
+        await scheduler.train(worker.peer_id, old)
+        other = await scheduler.lease(worker.peer_id, job="another")
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
+        new = await scheduler.lease(worker.peer_id)
+
+        def held() -> set[str]:
+            return {item.id for item in worker.board.items() if isinstance(item, LeaseView) and item.state == "held"}
+
+        request = ReleaseEarlier(job_id="job", older_than_s=time.monotonic() - began)
+        await worker.overlay.call(worker.peer_id, request)
+        assert held() == {old, other, new}
+        await scheduler.overlay.call(worker.peer_id, request)
+        assert held() == {other, new}
+        await eventually(lambda: scheduler.states("t1")[-1] == "cancelled")
+
+
 async def test_when_the_scheduler_falls_silent_the_lease_and_its_task_end(
     make_identity: MakeIdentity, tmp_path: Path
 ) -> None:
@@ -145,6 +176,27 @@ async def test_when_the_scheduler_falls_silent_the_lease_and_its_task_end(
         states = [event.name for event in worker.board.events()]
         assert "lease.expired" in states
         await eventually(lambda: scheduler.states("t1")[-1] == "cancelled")
+
+
+async def test_a_clock_that_is_set_ten_minutes_off_ends_no_lease_and_prolongs_none(
+    make_identity: MakeIdentity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H27: leases carry durations and run on a monotonic clock."""
+    right = time.time
+    async with cluster(make_identity, tmp_path, "sleep") as (scheduler, worker):
+        lease = await scheduler.lease(worker.peer_id)
+        await scheduler.train(worker.peer_id, lease)
+        pids = await _pids(worker.jobs_dir)
+        for shift in (600, -600):
+            monkeypatch.setattr(time, "time", lambda shift=shift: right() + shift)
+            await scheduler.renew(worker.peer_id, lease)
+            await asyncio.sleep(0.1)
+            (view,) = [item for item in worker.board.items() if isinstance(item, LeaseView)]
+            assert view.state == "held"
+            assert all(map(is_alive, pids))
+        await scheduler.renew(worker.peer_id, lease, duration_s=0.4)
+        await eventually(lambda: not any(map(is_alive, pids)))
+        assert "lease.expired" in [event.name for event in worker.board.events()]
 
 
 async def test_a_stopping_worker_ends_its_executors_within_its_time(
@@ -217,6 +269,19 @@ async def test_a_task_needs_its_own_lease_and_starts_once(make_identity: MakeIde
         assert len(await _pids(worker.jobs_dir)) == 2
 
 
+async def test_job_code_that_is_not_run_here_is_refused_before_it_is_a_task(
+    make_identity: MakeIdentity, tmp_path: Path
+) -> None:
+    """A failed task would count against the job, which another worker can do."""
+    async with cluster(make_identity, tmp_path, "sleep", job_code="refuse") as (scheduler, worker):
+        lease = await scheduler.lease(worker.peer_id)
+        with pytest.raises(Refused, match="runs no code that comes with a job") as told:
+            await scheduler.train(worker.peer_id, lease, runs_job_code=True)
+        assert told.value.code == "denied"
+        await scheduler.train(worker.peer_id, lease)
+        assert len(await _pids(worker.jobs_dir)) == 2
+
+
 async def test_an_update_that_is_not_finite_fails_its_task_and_not_the_job(
     make_identity: MakeIdentity,
     tmp_path: Path,
@@ -269,6 +334,32 @@ async def test_the_parameter_server_survives_the_death_of_its_arithmetic(
         await scheduler.train(worker.peer_id, lease)
         await eventually(lambda: "finished" in scheduler.states("t1"), 30)
         assert [item.round for item in scheduler.committed] == [0, 1]
+
+
+async def test_a_full_disk_and_a_scheduler_that_does_not_listen_hold_a_round_up_and_lose_nothing(
+    make_identity: MakeIdentity,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scripted_aggregate: None,  # noqa: F811
+) -> None:
+    """H6: told, waited for, and then every round is reported once and in order."""
+    monkeypatch.setattr(parameter_server, "RETRY_S", 0.05)
+    async with cluster(make_identity, tmp_path) as (scheduler, worker):
+        lease = await scheduler.lease(worker.peer_id, AGGREGATE)
+        await scheduler.aggregate(worker.peer_id, lease, [Member(task_id="t1", peer_id=worker.peer_id, since_round=0)])
+        await eventually(lambda: "ready" in scheduler.states("ps"))
+        disk = worker.jobs_dir / "hypha-ps" / "versions" / "full"
+        disk.touch()
+        scheduler.deaf_for = 3
+        lease = await scheduler.lease(worker.peer_id)
+        await scheduler.train(worker.peer_id, lease)
+        await eventually(lambda: any(event.name == "round.blocked" for event in worker.board.events()), 20)
+        assert scheduler.committed == []
+        disk.unlink()
+        await eventually(lambda: "finished" in scheduler.states("t1"), 30)
+        await eventually(lambda: len(scheduler.committed) == 2, 20)
+        assert [item.round for item in scheduler.committed] == [0, 1]
+        assert scheduler.deaf_for == 0
 
 
 async def test_who_comes_late_begins_with_the_newest_weights(
@@ -352,3 +443,55 @@ async def _pids(jobs_dir: Path) -> list[int]:
     await asyncio.sleep(0)
     assert os.getpid() not in found
     return found
+
+
+async def test_a_parameter_server_that_fails_by_its_own_fault_ends_the_task_with_the_reason(
+    make_identity: MakeIdentity,
+    tmp_path: Path,
+    scripted_aggregate: None,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """U40: a job must not look busy for ever while each of its updates meets the same fault."""
+
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(parameter_server.ParameterServer, "_receive", broken)
+    monkeypatch.setattr(training, "BROKEN_ALLOWED", 2)
+    async with cluster(make_identity, tmp_path, "wire") as (scheduler, worker):
+        lease = await scheduler.lease(worker.peer_id, AGGREGATE, cpu=0.5)
+        await scheduler.aggregate(worker.peer_id, lease, [Member(task_id="t1", peer_id=worker.peer_id, since_round=0)])
+        lease = await scheduler.lease(worker.peer_id)
+        await scheduler.train(worker.peer_id, lease)
+        await eventually(lambda: "failed" in scheduler.states("t1"), 20)
+        assert "failed inside the peer (ZeroDivisionError)" in "\n".join(scheduler.last("t1").tail)
+
+
+async def test_an_update_of_a_stranger_is_refused_before_a_byte_and_leaves_no_trace(
+    make_identity: MakeIdentity,
+    tmp_path: Path,
+    scripted_aggregate: None,  # noqa: F811
+) -> None:
+    """H18: only a member's own task; and a digest cannot be a path."""
+    async with cluster(make_identity, tmp_path) as (scheduler, worker):
+        lease = await scheduler.lease(worker.peer_id, AGGREGATE)
+        await scheduler.aggregate(worker.peer_id, lease, [Member(task_id="t1", peer_id=worker.peer_id, since_round=0)])
+        await eventually(lambda: "ready" in scheduler.states("ps"))
+
+        async def upload(overlay: Overlay, **changes: object) -> str:
+            values = {"job_id": "job", "epoch": 0, "task_id": "t1", "round": 0, "samples": 1, "size_bytes": 3}
+            text = json.dumps({**values, "sha256": "0" * 64, **changes})
+            with pytest.raises(Refused) as told:
+                async with overlay.open(
+                    worker.peer_id, "PUT", "/bulk/jobs/job/updates", headers={"Hypha-Update": text}, data=b"abc"
+                ):
+                    pass
+            return told.value.code
+
+        server = worker.service._jobs.parameter_server("job")
+        assert await upload(scheduler.overlay) == "denied"
+        assert await upload(worker.overlay, task_id="t2") == "denied"
+        assert server._locks == {}
+        assert await upload(worker.overlay, sha256="../../../outside") == "invalid"
+        assert await upload(worker.overlay) == "invalid"
+        assert list((worker.jobs_dir / "hypha-ps" / "updates").iterdir()) == []

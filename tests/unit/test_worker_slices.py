@@ -29,7 +29,7 @@ from node.worker.transfers import Transfers
 pytestmark = pytest.mark.asyncio
 
 TASK = TrainTask(
-    model=ModelSource(task="causal-lm", repository="a/b", filenames=["config.json"], has_token=True),
+    model=ModelSource(task="causal-lm", repository="a/b", filenames=["config.json"]),
     dataset="data",
     parameter_server="server",
     optimizer=InnerOptimizer(learning_rate=0.1, schedule="wsd", warmup_steps=1, decay_steps=5),

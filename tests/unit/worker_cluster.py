@@ -70,6 +70,7 @@ class Scheduler:
         self.committed: list[RoundCommitted] = []
         self.used: list[tuple[int, int]] = []
         self.granted = 0
+        self.deaf_for = 0
         self.hold_slices: dict[str, asyncio.Event] = {}
         self.waiting: set[str] = set()
         self.slice = folder / "slice.bin"
@@ -216,6 +217,9 @@ class Scheduler:
         return Ack()
 
     async def _round(self, caller: Caller, request: RoundCommitted) -> Ack:
+        if self.deaf_for > 0:
+            self.deaf_for -= 1
+            raise KeyError("the scheduler is not itself")
         self.committed.append(request)
         return Ack()
 

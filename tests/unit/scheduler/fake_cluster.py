@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
+import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +37,7 @@ from node.wire import (
     PeerRecord,
     Progress,
     ProviderRecord,
+    ReleaseEarlier,
     ReleaseLease,
     RenewLease,
     RoundCommitted,
@@ -139,11 +142,17 @@ class FakeOverlay:
         await asyncio.sleep(0)
         if path.startswith("/bulk/datasets/"):
             body = msgspec.json.encode(self.datasets[path.split("/")[3]])
-        elif path.endswith("/export/model.safetensors"):
-            body = MODEL
         else:
             raise Refused("unknown", path)
         yield FakeAnswer(body)
+
+    async def connect(self, peer_id: str) -> socket.socket:
+        """A connection to a parameter server that has one file to give."""
+        if peer_id in self.cut:
+            raise PeerUnreachable("cut off")
+        ours, its = socket.socketpair()
+        threading.Thread(target=_give_model, args=(its,), daemon=True).start()
+        return ours
 
     async def told(self, peer_id: str, request: Any) -> Any:
         """A worker calls the scheduler."""
@@ -154,6 +163,14 @@ class FakeOverlay:
     def serve_dataset(self, name: str, slices: int) -> None:
         infos = [SliceInfo(name=f"s{n}", size_bytes=10, rows=8, sha256=f"{n:064x}") for n in range(slices)]
         self.datasets[name] = Manifest(name=name, slices=infos)
+
+
+def _give_model(connection: socket.socket) -> None:
+    with connection, connection.makefile("rwb") as stream:
+        while stream.readline().strip():
+            pass
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(MODEL)}\r\n\r\n"
+        stream.write(head.encode() + MODEL)
 
 
 class FakeContent:
@@ -207,6 +224,7 @@ class FakeWorker:
         self.leases: dict[str, int] = {}
         self.dispatched: list[Dispatch] = []
         self.released: list[str] = []
+        self.cleared: list[str] = []
         self.pauses = asyncio.Event()
         self.pauses.set()
         self.groups: dict[str, FakeGroup] = {}
@@ -253,6 +271,9 @@ class FakeWorker:
                 self.leases.pop(lease_id, None)
                 if task := self._task_of.pop(lease_id, None):
                     task.cancel()
+                return Ack()
+            case ReleaseEarlier(job_id=job_id):
+                self.cleared.append(job_id)
                 return Ack()
             case Dispatch():
                 self.dispatched.append(request)

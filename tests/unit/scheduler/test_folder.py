@@ -82,7 +82,7 @@ def test_the_folder_that_workers_get_has_its_files_and_nothing_else(tmp_path: Pa
     ids=lambda item: item.name[:20],
 )
 def test_what_could_leave_the_folder_is_refused(tmp_path: Path, bad: tarfile.TarInfo) -> None:
-    """H47: no absolute path, no parent, no link, no device."""
+    """No absolute path, no parent, no link, no device."""
     target = tmp_path / "folder.tar"
     with pytest.raises(Refused) as caught:
         read_submission(body_with(tmp_path / "body", entry("ok.py"), bad), target)

@@ -80,7 +80,7 @@ def test_a_lease_counts_from_when_its_renewal_was_sent() -> None:
 
 
 def test_a_worker_on_whose_machine_nobody_listens_any_more_is_gone() -> None:
-    """A process that was killed is missed in a second, not at the end of its lease. A timeout in between starts again."""
+    """A killed process is missed in a second, not at the end of its lease. A timeout in between starts anew."""
     leases = held()
     leases.tick(SILENT_S)
     assert leases.failed(5.0, "l", "refused", is_nobody_there=True) == []

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from node.errors import Refused
+from node.jobspec import parse_job
 from node.scheduler import messages as m
 from node.scheduler.allocation import Need
 from node.scheduler.job import Job
@@ -164,6 +165,9 @@ def test_a_waiting_job_says_what_it_waits_for() -> None:
     play.tell(m.SearchAnswered(AGGREGATE, "no worker answered"))
     play.tell(m.SearchAnswered(TRAIN, ""))
     assert play.job.reason == "waiting: 1 of 2; no parameter server: no worker answered"
+    play.tell(m.SearchAnswered(AGGREGATE, ""))
+    play.worker("W1")
+    assert play.job.reason == "waiting: for a parameter server"
 
 
 def test_the_parameter_server_starts_as_soon_as_it_is_held_and_workers_follow() -> None:
@@ -327,6 +331,38 @@ def test_a_committed_round_carries_the_slices_used_for_it() -> None:
     assert save.used == ()
 
 
+def test_a_job_without_a_gpu_has_a_batch_like_any_other() -> None:
+    """H24: nothing is divided by the GPU that nobody asked for."""
+    text = """
+dataset = "d"
+model = {{ type = "causal-lm", path = "model" }}
+rounds = {{ update_rounds = 1, avg_samples_between_updates = {samples}{limit} }}
+inner_optimizer = {{ learning_rate = 0.1 }}
+outer_optimizer = {{ learning_rate = 0.1, momentum = 0.0 }}
+resources = {{ num_workers = 2, worker = {{ cpu = 1, gpu = 0 }}, parameter_server = {{ cpu = 1 }} }}
+"""
+    cases = ((64, "", m.BATCH_SIZE), (64, ", max_batch_size = 4", 4), (6, "", 3), (1, ", max_batch_size = 9", 1))
+    for samples, limit, expected in cases:
+        spec = parse_job(text.format(samples=samples, limit=limit))
+        assert m.order_of_spec("j", spec, "").batch_size == expected
+
+
+def test_a_committed_round_tells_what_its_tasks_had_and_had_not_used() -> None:
+    """So that a run can be done again from its record: the lists are in the order of training, lost tasks included."""
+    play = Play()
+    server, tasks = group_of(play)
+    first, second, third = (play.job.next_slice(tasks[0], []) for _ in range(3))
+    other = play.job.next_slice(tasks[1], [])
+    assert first and second and third and other
+    play.job.next_slice(tasks[0], [(first.pass_, first.index)])
+    (save,) = only(play.commit(server, 0, tasks), m.SaveRound)
+    held = [(line.pass_, line.index) for line in save.in_hand if line.task_id == tasks[0]]
+    assert held[:2] == [(second.pass_, second.index), (third.pass_, third.index)]
+    play.tell(m.LeaseLost(play.job.group.tasks[tasks[1]].lease_id, "silent"))
+    (save,) = only(play.commit(server, 1, tasks[:1]), m.SaveRound)
+    assert m.UsedSlice(other.pass_, other.index, tasks[1], 1) in save.in_hand
+
+
 def test_a_round_without_weight_changes_nothing_and_is_told() -> None:
     """U35."""
     play = Play()
@@ -362,18 +398,33 @@ def test_the_loss_of_a_round_is_weighted_by_samples() -> None:
     play = Play()
     server, (first, second) = group_of(play)
     play.tell(m.Measured(first, 0, {"loss": 1.0, "bad": float("nan")}))
-    play.progress(second, 2, loss=4.0)
+    play.progress(second, 2, loss=9.0)
     shares = [
         Contribution(task_id=task, peer_id="W", samples=samples, sha256="0", norm=1.0)
         for task, samples in ((first, 30), (second, 10))
     ]
     report = RoundCommitted(task_id=server, round=0, digest="d", contributions=shares, bytes_up=7, bytes_down=9)
-    points = {
-        p.point.name: p.point.value for p in only(play.tell(m.Committed(report)), m.Plotted) if not p.point.worker
-    }
-    assert points["loss"] == pytest.approx(1.75)
+
+    def of_the_job(event: m.JobEvent) -> dict[str, float]:
+        plotted = only(play.tell(event), m.Plotted)
+        return {effect.point.name: effect.point.value for effect in plotted if not effect.point.worker}
+
+    points = of_the_job(m.Committed(report))
     assert (points["bytes_up"], points["bytes_down"]) == (7, 9)
+    assert "loss" not in points, "the second worker has not told its own yet: its last batch is not the round"
+    assert of_the_job(m.Measured(second, 0, {"loss": 4.0}))["loss"] == pytest.approx(1.75)
     assert play.job.view(play.now, "S").loss == pytest.approx(1.75)
+
+
+def test_a_worker_that_never_tells_its_loss_counts_with_its_last_batch() -> None:
+    play = Play()
+    server, (first, second) = group_of(play)
+    for task, loss in ((first, 1.0), (second, 4.0)):
+        play.progress(task, 2, loss=loss)
+    for number in (0, 1):
+        shares = [Contribution(task_id=task, peer_id="W", samples=8, sha256="0", norm=1.0) for task in (first, second)]
+        play.tell(m.Committed(RoundCommitted(task_id=server, round=number, digest="d", contributions=shares)))
+    assert play.job.view(play.now, "S").loss == pytest.approx(2.5)
 
 
 def test_a_metric_that_is_reported_twice_is_plotted_once() -> None:
@@ -546,3 +597,16 @@ def test_no_order_of_losses_repeats_and_late_messages_breaks_a_job(seed: int) ->
     held = Counter(effect.dispatch.lease_id for effect in only(play.effects, m.StartTask))
     assert not held or max(held.values()) == 1, "two tasks under one lease"
     assert play.job._prices == {}
+
+
+def test_a_job_that_starts_is_written_down_once_and_not_at_every_report() -> None:
+    play = Play()
+    server = play.server()
+    task = play.worker("W0")[0].dispatch.task_id
+    play.effects.clear()
+    for _ in range(5):
+        play.progress(task, 0)
+    assert only(play.effects, m.SaveState) == []
+    play.status(server, "ready")
+    assert play.job.state == "running"
+    assert len(only(play.effects, m.SaveState)) == 1

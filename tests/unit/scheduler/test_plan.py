@@ -76,7 +76,7 @@ def test_rounds_of_minutes_are_planned_from_now_and_not_from_their_start() -> No
     """H14: the projection is relative to now, however long the round has been open."""
     plan = plan_for(480, "a", "b")
     for number in range(3):
-        plan.open(number)
+        plan.open(number, 1000.0 * number)
         outcome = play(plan, {"a": 1.0, "b": 1.0}, began=1000.0 * number)
         assert outcome.batches == {"a": 60, "b": 60}
         for task, at in outcome.issued_at.items():
@@ -137,7 +137,6 @@ def test_reports_that_are_repeated_or_out_of_order_change_nothing() -> None:
 
 
 def test_a_batch_time_of_nothing_divides_nothing_by_zero() -> None:
-    """H24."""
     plan = plan_for(40, "a")
     assert plan.report(0.0, "a", batches=0, samples=0, batch_s=0.0) is None
     plan.report(0.1, "a", batches=1, samples=4, batch_s=0.0)
@@ -151,8 +150,28 @@ def test_a_member_whose_first_report_of_a_round_is_empty_is_projected_from_there
     plan = plan_for(80, "a", "b")
     for task in ("a", "b"):
         plan.report(0.0, task, batches=1, samples=4, batch_s=0.05)
-    plan.open(1)
+    plan.open(1, 0.9)
     for task in ("a", "b"):
         assert plan.report(1.0, task, batches=0, samples=0, batch_s=0.05) in (None, 10)
     targets = [plan.report(1.25, task, batches=5, samples=20, batch_s=0.05) for task in ("a", "b")]
     assert targets == [10, 10]
+
+
+def test_whoever_comes_first_into_a_short_round_is_not_given_all_of_it() -> None:
+    """Speeds are known from the round before; a member that has said nothing yet is counted on all the same."""
+    plan = plan_for(80, "a", "b")
+    for task in ("a", "b"):
+        plan.report(0.0, task, batches=1, samples=4, batch_s=0.02)
+    plan.open(1, 1.0)
+    assert plan.report(1.0, "a", batches=0, samples=0, batch_s=0.02) == 10
+    assert plan.report(1.02, "b", batches=0, samples=0, batch_s=0.02) == 10
+
+
+def test_a_member_that_never_comes_into_a_round_is_not_waited_for() -> None:
+    plan = plan_for(80, "a", "gone")
+    for task in ("a", "gone"):
+        plan.report(0.0, task, batches=1, samples=4, batch_s=1.0)
+    plan.open(1, 1.0)
+    for batch in range(1, 18):
+        assert plan.report(1.0 + batch, "a", batches=batch, samples=4 * batch, batch_s=1.0) is None
+    assert plan.report(19.0, "a", batches=18, samples=72, batch_s=1.0) == 20

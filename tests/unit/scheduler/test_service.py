@@ -193,6 +193,10 @@ async def test_a_submitted_job_is_run_to_its_model(tmp_path: Path) -> None:
         assert [len(line["contributions"]) for line in rounds] == [2, 2]
         used = [(use["pass"], use["index"]) for line in rounds for use in line["slices"]]
         assert len(used) == len(set(used)) > 0
+        tasks = {share["task_id"] for share in rounds[-1]["contributions"]}
+        assert {line["task_id"] for line in rounds[-1]["in_hand"]} <= tasks
+        assert rounds[-1]["in_hand"] and rounds[0]["in_hand"] == [], "only of the newest round"
+        assert record["rounds"] == rounds
         for worker in here.overlay.workers.values():
             assert worker.leases == {}, "a lease is left behind"
 
@@ -420,7 +424,10 @@ async def test_a_stopping_scheduler_lets_its_leases_go_and_goes_on_at_the_next_s
         await here.until_true(lambda: len(here.job().tasks) == 3)
         workers = list(here.overlay.workers.values())
     assert all(worker.leases == {} for worker in workers)
+    assert all(worker.cleared == [] for worker in workers)
     async with world(tmp_path) as here:
+        again = list(here.overlay.workers.values())
+        await here.until_true(lambda: all(worker.cleared == ["j1"] for worker in again))
         await here.until_true(lambda: here.job().tasks)
         assert here.job().tasks[0].task_id.startswith("j1.1.")
         stale = TaskStatus(task_id="j1.0.0", lease_id="l", state="running")

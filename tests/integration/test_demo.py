@@ -1,0 +1,73 @@
+"""`hypha-tui demo`, as `make demo` runs it: it trains, it ends, and it cleans up however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+
+from hypha_tui.demo import DATASET_FLAGS
+from hypha_tui.local_cluster import command
+from tests.integration.support import processes_naming, until
+from tests.integration.test_main_job import loss_of
+
+DEMO = [sys.executable, "-m", "hypha_tui.cli", "demo", "--headless"]
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The demo with its temporary files and its model below `folder`."""
+    return subprocess.Popen(
+        [*DEMO, *arguments, "--out", str(folder / "out")],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.timeout(240)
+def test_the_demo_trains_a_model_that_loads_and_gives_its_loss_again(tmp_path: Path) -> None:
+    demo = start(tmp_path, "--json")
+    out, err = demo.communicate(timeout=200)
+    assert demo.returncode == 0, err
+    summary = json.loads(out)
+    assert summary["workers"] == 2
+    assert summary["rounds"] == 8
+    assert summary["samples"] >= 8 * 960
+    assert summary["bytes_sent"] > 2 * 8 * 2 * 1_000_000
+    assert summary["last_eval_loss"] <= 0.6 * summary["first_eval_loss"]
+    assert processes_naming(str(tmp_path)) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+    dataset = tmp_path / "again" / "stdlib"
+    command("dataset", "build", sysconfig.get_paths()["stdlib"], "--out", str(dataset), *DATASET_FLAGS)
+    validation = dataset.with_name("stdlib-validation")
+    assert loss_of(Path(summary["model_dir"]), validation) == pytest.approx(summary["last_eval_loss"], abs=1e-3)
+
+
+@pytest.mark.parametrize("after_s", [0.3, 1.5, 4.0, 9.0])
+def test_a_demo_interrupted_at_any_moment_leaves_nothing(after_s: float, tmp_path: Path) -> None:
+    demo = start(tmp_path)
+    time.sleep(after_s)
+    demo.send_signal(signal.SIGINT)
+    _, err = demo.communicate(timeout=15)
+    assert demo.returncode == 130, err
+    assert "Traceback" not in err
+    assert processes_naming(str(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_demo_takes_its_nodes_along(tmp_path: Path) -> None:
+    demo = start(tmp_path)
+    until(lambda: len(processes_naming(str(tmp_path / "hypha-demo-"))) >= 5, within_s=20, what="the nodes run")
+    demo.kill()
+    demo.communicate(timeout=10)
+    until(lambda: not processes_naming(str(tmp_path)), within_s=5, what="the nodes end")

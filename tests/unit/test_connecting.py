@@ -1,0 +1,132 @@
+"""Connections for threads: to exactly the peer that was meant, and never in anybody's way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from node.errors import PeerProtocol, PeerUnreachable, PeerUntrusted, Refused
+from node.network import connecting
+from node.network.addressbook import AddressBook
+from node.network.connecting import Connector, in_thread
+from node.network.stream import Stream
+from tests.support import IdentityFiles, MakeIdentity, make_authority, make_identity_in
+
+pytestmark = pytest.mark.asyncio
+
+
+@contextlib.asynccontextmanager
+async def listener(files: IdentityFiles, received: bytearray, answer: bytes = b"") -> AsyncIterator[str]:
+    """Somebody with these certificates who notes what comes and answers once; yields the address."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            received.extend(await reader.read(1 << 16))
+            writer.write(answer)
+            received.extend(await reader.read())
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0, ssl=files.load().server_context())
+    try:
+        yield f"/ip4/127.0.0.1/tcp/{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def test_nothing_is_sent_to_another_than_the_expected_peer(make_identity: MakeIdentity) -> None:
+    received = bytearray()
+    impostor, expected, ours = make_identity("impostor"), make_identity("expected"), make_identity()
+    book = AddressBook()
+    async with listener(impostor, received) as address:
+        book.set(expected.peer_id, [address])
+        with pytest.raises(PeerUntrusted, match=r"impostor .* answers at .*; nothing was sent to it"):
+            await Connector(ours.load(), book).connect(expected.peer_id)
+    assert received == b""
+
+
+async def test_where_somebody_else_listens_the_next_address_is_taken(make_identity: MakeIdentity) -> None:
+    received = bytearray()
+    impostor, expected = make_identity("impostor"), make_identity("expected")
+    book = AddressBook()
+    async with listener(impostor, received) as wrong, listener(expected, received) as right:
+        book.set(expected.peer_id, [wrong, right])
+        connection = await Connector(make_identity().load(), book).connect(expected.peer_id)
+        assert right.endswith(f"/{connection.getpeername()[1]}")
+        connection.close()
+
+
+async def test_a_node_of_another_authority_is_not_trusted(make_identity: MakeIdentity, tmp_path: Path) -> None:
+    stranger = make_identity_in(make_authority(tmp_path / "other"), "stranger")
+    book = AddressBook()
+    async with listener(stranger, bytearray()) as address:
+        book.set(stranger.peer_id, [address])
+        with pytest.raises(PeerUntrusted):
+            await Connector(make_identity().load(), book).connect(stranger.peer_id)
+
+
+async def test_an_operator_is_no_node(make_identity: MakeIdentity) -> None:
+    operator = make_identity("olga", role="operator")
+    book = AddressBook()
+    async with listener(operator, bytearray()) as address:
+        book.set(operator.peer_id, [address])
+        with pytest.raises(PeerUntrusted, match="operator"):
+            await Connector(make_identity().load(), book).connect(operator.peer_id)
+
+
+async def test_nobody_there_is_told_as_such(make_identity: MakeIdentity) -> None:
+    peer, book = make_identity("peer"), AddressBook()
+    connector = Connector(make_identity().load(), book)
+    with pytest.raises(PeerUnreachable, match="no address is known"):
+        await connector.connect(peer.peer_id)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        book.set(peer.peer_id, [f"/ip4/127.0.0.1/tcp/{closed.getsockname()[1]}"])
+        with pytest.raises(PeerUnreachable, match="Connection refused"):
+            await connector.connect(peer.peer_id)
+
+
+async def test_a_silent_handshake_ends_at_its_deadline_and_at_once_when_cancelled(
+    make_identity: MakeIdentity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, book = make_identity("peer"), AddressBook()
+    connector = Connector(make_identity().load(), book)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        book.set(peer.peer_id, [f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"])
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await connector.connect(peer.peer_id)
+        assert time.monotonic() - started < connecting.CONNECT_S / 2
+        monkeypatch.setattr(connecting, "CONNECT_S", 0.1)
+        with pytest.raises(PeerUnreachable, match="for too long"):
+            await connector.connect(peer.peer_id)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"what?\r\n\r\n", PeerProtocol),
+        (b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nlate", Refused),
+        (b"HTTP/1.1 302 Moved\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n", PeerProtocol),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, PeerProtocol),
+    ],
+)
+async def test_an_answer_that_is_none_of_a_file_is_an_error_of_ours(
+    make_identity: MakeIdentity, answer: bytes, error: type[Exception]
+) -> None:
+    peer, book = make_identity("peer"), AddressBook()
+    async with listener(peer, bytearray(), answer) as address:
+        book.set(peer.peer_id, [address])
+        connection = await Connector(make_identity().load(), book).connect(peer.peer_id)
+        stream = Stream(connection, peer.peer_id, 5.0)
+        try:
+            with pytest.raises(error):
+                await in_thread(connection, lambda: stream.ask("/f", {}))
+        finally:
+            stream.close()
