@@ -27,7 +27,7 @@ def placed_after_s(cluster: LocalCluster, folder: Path) -> float:
 
     def placed() -> dict[str, Any] | None:
         for event in tui(scheduler, "events"):
-            if event["name"] == "job.placed" and event["fields"]["job"] == job_id:
+            if event["name"] == "job.placed" and event["fields"].get("job") == job_id:
                 return dict(event)
         return None
 

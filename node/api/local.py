@@ -46,6 +46,8 @@ async def serve(app: web.Application, path: Path) -> AsyncIterator[None]:
         path.unlink(missing_ok=True)
         await runner.cleanup()
         listener.close()
+        with contextlib.suppress(OSError):  # a state directory is never empty; the short path's folder is
+            path.parent.rmdir()
 
 
 def socket_path(state_dir: Path) -> Path:
@@ -53,7 +55,8 @@ def socket_path(state_dir: Path) -> Path:
     path = state_dir.absolute() / SOCKET_NAME
     if len(os.fsencode(path)) <= PATH_BYTES_MOST:
         return path
-    folder = Path(tempfile.gettempdir()) / f"hypha-{os.getuid()}"
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()
+    folder = Path(tempfile.gettempdir()) / f"hypha-{os.getuid()}-{digest[:16]}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()
@@ -61,7 +64,7 @@ def socket_path(state_dir: Path) -> Path:
         raise ConfigError(
             f"{folder} is not a private folder of this user", hint="remove it, or use a shorter state_dir"
         )
-    return folder / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
+    return folder / SOCKET_NAME
 
 
 def write_file(state_dir: Path, content: OperatorFile) -> None:

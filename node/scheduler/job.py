@@ -20,6 +20,7 @@ from node.scheduler.messages import AGGREGATE, TRAIN, JobEffect, JobEvent, Order
 from node.scheduler.plan import RoundPlan
 from node.scheduler.score import Score
 from node.scheduler.slices import Grant, SliceTracker
+from node.scheduler.texts import failure_text, short_of_workers_text, waiting_text
 from node.views import JobView
 from node.wire import Plan, Progress, RoundCommitted, TaskStatus
 
@@ -58,6 +59,7 @@ class Job:
         self._has_lost = False
         self._data_missing = ""
         self._restart_reason = f"started again from round 0 (epoch {epoch})" if epoch else ""
+        self._sought_at: float | None = now - age_s
         self._round_began_at = now
         self._exported: TaskStatus | None = None
         self._pull_asked = False
@@ -223,6 +225,11 @@ class Job:
             self.group.add(AGGREGATE, lease_id, peer_id, epoch=self.epoch, round_=0)
         else:
             self._idle[lease_id] = peer_id
+        if len(self._prices) == 1 + self.order.workers and self._sought_at is not None:
+            seconds = f"{now - self._sought_at:.3f}"
+            self._sought_at = None
+            text = f"{self.order.name}: all {len(self._prices)} leases are held after {seconds} s"
+            effects.append(self._note("job.placed", text, seconds=seconds))
         return effects + self._start(now, server_is_new=role == AGGREGATE)
 
     def _start(self, now: float, *, server_is_new: bool = False) -> list[JobEffect]:
@@ -302,11 +309,7 @@ class Job:
         task.state = "failed" if status.state == "finished" else status.state
         task.exit_code, task.tail = status.exit_code, list(status.tail)
         task.detail = status.detail or ("ended before its rounds were done" if status.state != "failed" else "")
-        what = f"exit code {status.exit_code}" if status.exit_code is not None else task.detail or "failed"
-        last = next((line.strip() for line in reversed(status.tail) if line.strip()), task.detail)
-        text = f"{task.role} task on {self._name_of(task.peer_id)}: {what}" + (
-            f": {last}" if last not in ("", what) else ""
-        )
+        text = failure_text(task.role, self._name_of(task.peer_id), status, task.detail)
         self._failures += 1
         effects: list[JobEffect] = [
             self._note("task.failed", text, level="error", peer=task.peer_id, task=task.task_id),
@@ -392,6 +395,7 @@ class Job:
         self._used.clear()
         self._kept.clear()
         self.score.reset()
+        self._sought_at = now
         self._round_began_at = now
         self._exported, self._pull_asked, self._pulled_at, self._evaluator = None, False, None, ""
         self._has_lost = False
@@ -470,24 +474,18 @@ class Job:
             return f"waiting: {self._data_missing}"
         if self._slices is None:
             return "waiting: looking for the dataset"
-        held = len(self._idle) + len(self.group.alive(TRAIN))
-        parts = [f"waiting: {held} of {self.order.workers}"]
-        if held >= self.order.workers and not has_server and not self._answers.get(AGGREGATE):
-            parts = ["waiting: for a parameter server"]
-        if held < self.order.workers and self._answers.get(TRAIN):
-            parts.append(self._answers[TRAIN])
-        if not has_server and self._answers.get(AGGREGATE):
-            parts.append(f"no parameter server: {self._answers[AGGREGATE]}")
-        if self._has_lost:
-            parts.append("looking for a replacement")
-        if self._restart_reason:
-            parts.append(self._restart_reason)
-        return "; ".join(parts)
+        return waiting_text(
+            len(self._idle) + len(self.group.alive(TRAIN)),
+            self.order.workers,
+            has_server=has_server,
+            workers_answer=self._answers.get(TRAIN, ""),
+            server_answer=self._answers.get(AGGREGATE, ""),
+            has_lost=self._has_lost,
+            restarted=self._restart_reason,
+        )
 
     def _running_text(self, workers: int) -> str:
         if workers >= self.order.workers:
             return self._restart_reason if self.round == 0 else ""
-        what = "a replacement" if self._has_lost else f"{self.order.workers - workers} more"
-        answers = self._answers.get(TRAIN, "")
-        text = f"running with {workers} of {self.order.workers}; looking for {what}"
-        return f"{text}: {answers}" if answers else text
+        answer = self._answers.get(TRAIN, "")
+        return short_of_workers_text(workers, self.order.workers, answer=answer, has_lost=self._has_lost)

@@ -610,3 +610,12 @@ def test_a_job_that_starts_is_written_down_once_and_not_at_every_report() -> Non
     play.status(server, "ready")
     assert play.job.state == "running"
     assert len(only(play.effects, m.SaveState)) == 1
+
+
+def test_a_job_tells_once_how_long_its_placement_took() -> None:
+    play = Play()
+    group_of(play)
+    placed = [effect for effect in only(play.effects, m.Happened) if effect.name == "job.placed"]
+    assert len(placed) == 1
+    assert 0 < float(placed[0].fields["seconds"]) <= play.now
+    assert "all 3 leases are held" in placed[0].text
