@@ -61,11 +61,9 @@ def run(
             start(cluster, workers, tell)
             if headless:
                 summary = asyncio.run(_follow(cluster, workers, rounds, out or Path(".demo"), tell))
-                summary["seconds"] = round(time.monotonic() - began, 1)
                 tell("stopping the cluster")
             else:
-                _open_terminal(cluster, workers, rounds)
-                summary = {}
+                summary = _open_terminal(cluster, workers, rounds, out or Path(".demo"))
         finally:
             codes = cluster.stop()
             cluster.remove()
@@ -73,6 +71,7 @@ def run(
     if late:
         raise HyphaError(f"did not end cleanly: {', '.join(late)}")
     if summary:
+        summary["seconds"] = round(time.monotonic() - began, 1)
         _print_summary(summary, as_json)
     return 0
 
@@ -123,6 +122,12 @@ async def _follow(cluster: LocalCluster, workers: int, rounds: int, out: Path, t
             job = await _ended(client, job_id, told)
         if job.state != "done":
             raise JobError(f"the job {job.state}: {job.reason}", hint=_last_words(job))
+    return _keep(job, workers, out)
+
+
+def _keep(job: JobView, workers: int, out: Path) -> dict[str, Any]:
+    """Copy the model of a job that is done out of the cluster's folder; the summary."""
+    job_id = job.id
     model_dir = (out / job_id).resolve()
     shutil.copytree(job.model_dir, model_dir, dirs_exist_ok=True)
     return {
@@ -180,15 +185,22 @@ class _Rounds:
             self._tell(state)
 
 
-def _open_terminal(cluster: LocalCluster, workers: int, rounds: int) -> None:
+def _open_terminal(cluster: LocalCluster, workers: int, rounds: int, out: Path) -> dict[str, Any]:
+    """The terminal on the cluster, until the user leaves it; the summary, if the job is done by then."""
     from hypha_tui.screens.app import HyphaApp  # Textual costs start-up time
 
-    async def run_job() -> None:
+    async def run_job() -> str:
         async with connected(endpoint(cluster)) as client:
-            await submit(client, workers, rounds)
+            return await submit(client, workers, rounds)
 
-    asyncio.run(run_job())
+    async def look(job_id: str) -> JobView:
+        async with connected(endpoint(cluster)) as client:
+            return await client.job(job_id)
+
+    job_id = asyncio.run(run_job())
     HyphaApp(ApiClient(endpoint(cluster))).run()
+    job = asyncio.run(look(job_id))
+    return _keep(job, workers, out) if job.state == "done" else {}
 
 
 def endpoint(cluster: LocalCluster) -> Endpoint:

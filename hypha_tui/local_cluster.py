@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -76,6 +77,7 @@ class LocalCluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.nodes: dict[str, LocalNode] = {}
+        self._runtime: Path | None = None
 
     def __enter__(self) -> LocalCluster:
         return self
@@ -112,7 +114,7 @@ class LocalCluster:
         arguments += ["--state-dir", str(folder / "state"), "--listen", "/ip4/127.0.0.1/tcp/0", "--no-mdns"]
         for address in gateways:
             arguments += ["--gateway", address]
-        node = LocalNode(name, roles, folder, arguments, _spawn(arguments, folder / "node.log"))
+        node = LocalNode(name, roles, folder, arguments, self._spawn(arguments, folder / "node.log"))
         self.nodes[name] = node
         return node
 
@@ -139,7 +141,7 @@ class LocalCluster:
         if node.info:
             node.command[node.command.index("--listen") + 1] = node.address.split("/p2p/")[0]
         node.info = {}
-        node.process = _spawn(node.command, node.log_path)
+        node.process = self._spawn(node.command, node.log_path)
         self.wait_ready(node)
         return node
 
@@ -161,7 +163,26 @@ class LocalCluster:
             except subprocess.TimeoutExpired:
                 node.process.kill()
                 node.process.wait(STOP_WITHIN_S)
+        if self._runtime is not None:
+            shutil.rmtree(self._runtime, ignore_errors=True)
+            self._runtime = None
         return {name: node.process.returncode for name, node in self.nodes.items()}
+
+    def _spawn(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        # A session of its own keeps the terminal's Ctrl-C to us; the launcher has it killed when we die. A folder of
+        # its own for sockets: what a killed node leaves there goes away with the cluster.
+        if self._runtime is None:
+            self._runtime = Path(tempfile.mkdtemp(prefix="hypha-run-"))
+        launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid())]
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [*launcher, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, "XDG_RUNTIME_DIR": str(self._runtime), "TMPDIR": str(self._runtime)},
+            )
 
     def remove(self) -> None:
         """Delete the folder with all that is in it."""
@@ -174,15 +195,6 @@ def command(*arguments: str) -> str:
     if done.returncode:
         raise HyphaError(f"hypha-node {' '.join(arguments[:2])} failed: {done.stderr.strip()}")
     return done.stdout
-
-
-def _spawn(arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    # A session of its own keeps the terminal's Ctrl-C to us; the launcher has it killed when we die.
-    launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid())]
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [*launcher, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
 
 
 def _is_ready(node: LocalNode) -> bool:

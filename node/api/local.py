@@ -56,7 +56,10 @@ def socket_path(state_dir: Path) -> Path:
     if len(os.fsencode(path)) <= PATH_BYTES_MOST:
         return path
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()
-    folder = Path(tempfile.gettempdir()) / f"hypha-{os.getuid()}-{digest[:16]}"
+    name = f"hypha-{os.getuid()}-{digest[:16]}"
+    folder = Path(tempfile.gettempdir()) / name
+    if len(os.fsencode(folder / SOCKET_NAME)) > PATH_BYTES_MOST:
+        folder = Path("/tmp") / name
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()

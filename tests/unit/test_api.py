@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import stat
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -606,13 +607,19 @@ async def test_the_socket_is_private_replaces_a_stale_one_and_goes_with_the_node
 
 
 def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    """U65."""
     deep = tmp_path / ("x" * 120)
-    path = local.socket_path(deep)
-    assert len(str(path)) < len(str(deep))
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert local.socket_path(deep) == path
-    assert local.socket_path(tmp_path / ("y" * 120)) != path
-    path.parent.chmod(0o755)
-    with pytest.raises(Exception, match="not a private folder"):
-        local.socket_path(deep)
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setattr("tempfile.tempdir", short)
+        path = local.socket_path(deep)
+        assert path.parent.parent == Path(short)
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert local.socket_path(deep) == path
+        assert local.socket_path(tmp_path / ("y" * 120)) != path
+        path.parent.chmod(0o755)
+        with pytest.raises(Exception, match="not a private folder"):
+            local.socket_path(deep)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("t" * 90)))
+    elsewhere = local.socket_path(deep)
+    assert elsewhere.parent.parent == Path("/tmp"), "a long folder for temporary files is of no use either"
+    elsewhere.parent.rmdir()
