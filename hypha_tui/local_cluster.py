@@ -52,7 +52,7 @@ class LocalNode:
 
     @property
     def address(self) -> str:
-        """Its multiaddr, with its peer id."""
+        """Its multiaddr."""
         return str(self.info["addresses"][0])
 
     @property
@@ -139,7 +139,7 @@ class LocalCluster:
         """Start a node that has ended again, with the same state and at the port where others know it."""
         node = self.nodes[name]
         if node.info:
-            node.command[node.command.index("--listen") + 1] = node.address.split("/p2p/")[0]
+            node.command[node.command.index("--listen") + 1] = node.address
         node.info = {}
         node.process = self._spawn(node.command, node.log_path)
         self.wait_ready(node)

@@ -136,11 +136,6 @@ class Board:
         """Stop telling `observer`."""
         self._observers.discard(observer)
 
-    @property
-    def is_observed(self) -> bool:
-        """Whether anybody looks: work that only serves observers may be skipped otherwise."""
-        return bool(self._observers)
-
 
 def moved_on(item: AnyView, by_s: float) -> AnyView:
     """`item` as it is `by_s` seconds later: ages grow, remaining times shrink."""

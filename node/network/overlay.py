@@ -30,7 +30,7 @@ from node.network.client import Answer, Client, is_definite
 from node.network.connecting import Connector
 from node.network.knowledge import Knowledge
 from node.network.membership import KnownPeer
-from node.network.probe import ProbeResult, probe
+from node.network.probe import ProbeResult
 from node.network.rpc import RpcTable
 from node.network.server import Server
 from node.store import Store
@@ -233,23 +233,6 @@ class Overlay:
         Raises PeerUnreachable, PeerUntrusted or PeerProtocol.
         """
         return await self._connector.connect(peer_id)
-
-    def open_address(
-        self,
-        address: Address,
-        method: str,
-        path: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        data: Any = None,
-        stall_s: float = 30.0,
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """`open` at whichever node listens at an address."""
-        return self._client.open(address, method, path, headers=headers, data=data, stall_s=stall_s)
-
-    async def probe(self, address: str) -> ProbeResult:
-        """Who listens at an address."""
-        return await probe(self.identity, parse(address))
 
     def _heard(self, caller: Caller) -> None:
         if not caller.is_operator:

@@ -336,10 +336,10 @@ async def test_observing_stops_when_nobody_looks_any_more(
     monkeypatch.setattr("node.api.watch.TICK_S", 0.05)
     monkeypatch.setattr(outlet, "LOOK_EVERY_S", 0.05)
     a, b = await cluster("a", "gateway"), await cluster("b", "worker")
-    assert not b.board.is_observed
+    assert not b.board._observers
     assert len(await get(http, a.url + "/api/v1/peers")) == 2
-    assert b.board.is_observed
-    await _until(lambda: not b.board.is_observed and not a.board.is_observed)
+    assert b.board._observers
+    await _until(lambda: not b.board._observers and not a.board._observers)
     b.board.put(lease("l9", b.overlay.peer_id))
     assert [one["id"] for one in await get(http, a.url + "/api/v1/leases")] == ["l9"]
 

@@ -177,7 +177,9 @@ async def test_an_operator_may_not_fetch_data(
     files = make_identity("ada", role="operator")
     async with overlay_for(files, tmp_path / "ada") as operator:
         with pytest.raises(PeerError):
-            async with operator.open_address(parse(data.addresses[0]), "GET", "/bulk/datasets/texts/manifest"):
+            async with operator._client.open(
+                parse(data.addresses[0]), "GET", "/bulk/datasets/texts/manifest", headers=None, data=None, stall_s=5.0
+            ):
                 pass
 
 
