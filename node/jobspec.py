@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
+from node.jobbounds import check_inference, check_training
 from node.modeltypes import PREPROCESSORS, TASKS, normalised
 from node.schema import Origin, Strict, convert, nearest, parse_toml
-from node.wire import InnerOptimizer, ModelSource, OuterOptimizer, Resources
+from node.wire import Aggregation, InnerOptimizer, ModelSource, OuterOptimizer, Output, Resources, Sync
 
-SCHEDULES = ("cosine-with-warmup", "linear-with-warmup", "wsd")
+INFERENCE_BATCH = 16
 
 
 class ModelSpec(Strict, frozen=True):
@@ -82,6 +83,52 @@ class OuterSpec(Strict, frozen=True):
     momentum: float
 
 
+class SyncSpec(Strict, frozen=True):
+    """How updates travel; the fields of `wire.Sync`."""
+
+    codec: str = "none"
+    density: float = 0.02
+    fragments: int = 1
+    overlap: bool = False
+    delay_batches: int = 0
+    mixing: float = 0.5
+
+
+class AggregationSpec(Strict, frozen=True):
+    """How a round is closed; the fields of `wire.Aggregation`."""
+
+    rule: str = "mean"
+    trim: float = 0.2
+    clip_norm: float = 0.0
+    late: str = "refuse"
+    late_weight: float = 0.5
+    deadline_k: float = 4.0
+    deadline_floor_s: float = 2.0
+    deadline_ceiling_s: float = 600.0
+
+
+class CheckpointSpec(Strict, frozen=True):
+    """Whole copies of a version, beside the journal that the scheduler keeps of every commit."""
+
+    every: int = 0
+    """Commits between two of them; 0 is none."""
+    to: str = ""
+    """A folder on the scheduler's machine, or `s3://`, `gs://`, `az://`. Empty: the scheduler's own of the job."""
+    keep: int = 2
+
+
+class OutputSpec(Strict, frozen=True):
+    """What an inference job writes of each row, and where; the fields of `wire.Output`."""
+
+    kind: str
+    format: str = ""
+    """`jsonl` (what classes and tokens default to) or `safetensors` (all else)."""
+    to: str = ""
+    """A folder on the scheduler's machine, `peer:<name or id>` of a data node, or `s3://`, `gs://`, `az://`. Empty: the
+    scheduler's own folder of the job."""
+    max_new_tokens: int = 32
+
+
 class Price(Strict, frozen=True):
     """What a lease may cost an hour: `bid` is offered openly, `max` stays with the scheduler."""
 
@@ -116,10 +163,41 @@ class ResourcesSpec(Strict, frozen=True):
 
     num_workers: int = 1
     min_workers: int = 1
+    spare_workers: int = 0
+    """Leases held in reserve, for the first workers that are lost."""
     worker: ResourceTable | list[Requirement] = ResourceTable()
     parameter_server: ResourceTable | list[Requirement] = ResourceTable()
     worker_price: Price = Price()
     parameter_server_price: Price = Price()
+
+
+class InferenceResources(Strict, frozen=True):
+    """The machines an inference job asks for, as written."""
+
+    num_workers: int = 1
+    worker: ResourceTable | list[Requirement] = ResourceTable()
+    worker_price: Price = Price()
+
+
+class InferenceModel(ModelSpec, frozen=True):
+    """The model of an inference job; it may also be the final one of a training job at the same scheduler."""
+
+    job: str = ""
+
+
+class InferenceTable(Strict, frozen=True):
+    """The keys of a job of `type = "inference"`, as written."""
+
+    model: InferenceModel
+    output: OutputSpec
+    resources: InferenceResources = InferenceResources()
+    type: str = "inference"
+    name: str = ""
+    preprocessor: ModelSpec | None = None
+    dataset: DatasetSpec | str | None = None
+    dataset_name: str = ""
+    batch_size: int = INFERENCE_BATCH
+    precision: str = "fp32"
 
 
 class JobTable(Strict, frozen=True):
@@ -137,6 +215,10 @@ class JobTable(Strict, frozen=True):
     dataset_name: str = ""
     validation_dataset: DatasetSpec | str = ""
     min_workers: int | None = None
+    precision: str = "fp32"
+    sync: SyncSpec = SyncSpec()
+    aggregation: AggregationSpec = AggregationSpec()
+    checkpoint: CheckpointSpec = CheckpointSpec()
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,12 +234,26 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     validation_dataset: str = ""
     num_workers: int = 1
     min_workers: int = 1
+    spare_workers: int = 0
+    precision: str = "fp32"
+    sync: SyncSpec = SyncSpec()
+    aggregation: AggregationSpec = AggregationSpec()
+    checkpoint: CheckpointSpec = CheckpointSpec()
     worker: Resources = Resources()
     worker_executor: str = ""
     parameter_server: Resources = Resources()
     parameter_server_executor: str = ""
     worker_price: Price = Price()
     parameter_server_price: Price = Price()
+    output: OutputSpec | None = None
+    """Of an inference job alone. It has no rounds and no optimizers; these fields say so."""
+    batch_size: int = 0
+    model_job: str = ""
+
+    @property
+    def is_inference(self) -> bool:
+        """Whether the job runs a model over a dataset, and trains none."""
+        return self.output is not None
 
     @property
     def token(self) -> str:
@@ -180,6 +276,19 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         """The optimizer of the parameter server."""
         return OuterOptimizer(**msgspec.structs.asdict(self.outer_optimizer))
 
+    def wire_sync(self) -> Sync:
+        """How updates travel."""
+        return Sync(**msgspec.structs.asdict(self.sync))
+
+    def wire_aggregation(self) -> Aggregation:
+        """How the parameter server closes a round."""
+        return Aggregation(**msgspec.structs.asdict(self.aggregation))
+
+    def wire_output(self) -> Output:
+        """What an inference task is to write of each row."""
+        assert self.output is not None, "not an inference job"
+        return Output(kind=self.output.kind, format=self.output.format, max_new_tokens=self.output.max_new_tokens)
+
     def without_secrets(self) -> JobSpec:
         """The same job with its tokens taken out, fit to be stored and shown."""
         preprocessor = self.preprocessor and msgspec.structs.replace(self.preprocessor, token="")
@@ -200,12 +309,13 @@ def parse_job(text: str, source: str = "job") -> JobSpec:
 
 def job_from(data: Mapping[str, Any], origin: Origin, *, lax: bool = False) -> JobSpec:
     """The job in a parsed table. `lax` takes "2.5" for 2.5."""
+    kind = data.get("type")
+    if isinstance(kind, str) and kind.lower() == "inference":
+        return _inference(convert(InferenceTable, _underscored(data), origin, lax=lax), origin)
     table = convert(JobTable, _underscored(data), origin, lax=lax)
     if table.type.lower() != "diloco":
-        raise origin.error(["type"], f"{table.type!r} is not a kind of job", 'the only one is "diloco"')
-    dataset = table.dataset.dataset if isinstance(table.dataset, DatasetSpec) else table.dataset or table.dataset_name
-    if not dataset:
-        raise origin.error(["dataset"], "is missing", "name the dataset the workers train on")
+        raise origin.error(["type"], f"{table.type!r} is not a kind of job", 'there are "diloco" and "inference"')
+    dataset = _dataset(table, origin)
     validation = table.validation_dataset
     resources = table.resources
     worker, worker_executor = _resources(resources.worker, origin.inside("resources", "worker"))
@@ -222,6 +332,11 @@ def job_from(data: Mapping[str, Any], origin: Origin, *, lax: bool = False) -> J
         outer_optimizer=table.outer_optimizer,
         num_workers=resources.num_workers,
         min_workers=resources.min_workers if table.min_workers is None else table.min_workers,
+        spare_workers=resources.spare_workers,
+        precision=table.precision,
+        sync=table.sync,
+        aggregation=table.aggregation,
+        checkpoint=table.checkpoint,
         worker=worker,
         worker_executor=worker_executor,
         parameter_server=server,
@@ -229,8 +344,46 @@ def job_from(data: Mapping[str, Any], origin: Origin, *, lax: bool = False) -> J
         worker_price=resources.worker_price,
         parameter_server_price=resources.parameter_server_price,
     )
-    _check_bounds(spec, origin)
+    check_training(spec, origin)
     return spec
+
+
+def _inference(table: InferenceTable, origin: Origin) -> JobSpec:
+    dataset, output, resources = _dataset(table, origin), table.output, table.resources
+    worker, executor = _resources(resources.worker, origin.inside("resources", "worker"))
+    known = (*TASKS, *PREPROCESSORS)
+    written = msgspec.structs.asdict(table.model)
+    model_job = written.pop("job")
+    spec = JobSpec(
+        name=table.name or dataset,
+        model=_model(ModelSpec(**written), origin.inside("model"), TASKS),
+        model_job=model_job,
+        preprocessor=table.preprocessor and _model(table.preprocessor, origin.inside("preprocessor"), known),
+        dataset=dataset,
+        rounds=Rounds(update_rounds=0, avg_samples_between_updates=0),
+        inner_optimizer=InnerSpec(learning_rate=0.0),
+        outer_optimizer=OuterSpec(learning_rate=0.0, momentum=0.0),
+        num_workers=resources.num_workers,
+        precision=table.precision,
+        worker=worker,
+        worker_executor=executor,
+        worker_price=resources.worker_price,
+        output=msgspec.structs.replace(output, format=output.format or _format_of(output.kind)),
+        batch_size=table.batch_size,
+    )
+    check_inference(spec, origin)
+    return spec
+
+
+def _dataset(table: JobTable | InferenceTable, origin: Origin) -> str:
+    dataset = table.dataset.dataset if isinstance(table.dataset, DatasetSpec) else table.dataset or table.dataset_name
+    if not dataset:
+        raise origin.error(["dataset"], "is missing", "name the dataset the workers read")
+    return dataset
+
+
+def _format_of(kind: str) -> str:
+    return "jsonl" if kind in ("classes", "tokens") else "safetensors"
 
 
 def _underscored(value: Any) -> Any:
@@ -271,32 +424,3 @@ def _resources(written: ResourceTable | list[Requirement], origin: Origin) -> tu
         if not 0 <= value < 1e12:
             raise origin.error([name], f"{value} is out of bounds")
     return Resources(**written_values), executor
-
-
-def _check_bounds(spec: JobSpec, origin: Origin) -> None:
-    def need(holds: bool, path: list[str], problem: str) -> None:
-        if not holds:
-            raise origin.error(path, problem)
-
-    rounds, inner, outer = spec.rounds, spec.inner_optimizer, spec.outer_optimizer
-    need(1 <= rounds.update_rounds <= 10**6, ["rounds", "update_rounds"], "must be 1 or more")
-    need(rounds.avg_samples_between_updates >= 1, ["rounds", "avg_samples_between_updates"], "must be 1 or more")
-    need(rounds.max_batch_size is None or rounds.max_batch_size >= 1, ["rounds", "max_batch_size"], "must be 1 or more")
-    need(1 <= spec.num_workers <= 10_000, ["resources", "num_workers"], "must be 1 to 10000")
-    need(1 <= spec.min_workers <= spec.num_workers, ["resources", "min_workers"], "must be 1 to num_workers")
-    need(0 < inner.learning_rate < 1e6, ["inner_optimizer", "learning_rate"], "must be more than 0")
-    need(
-        all(0 <= beta < 1 for beta in inner.betas),
-        ["inner_optimizer", "betas"],
-        "must be from 0 up to, not including, 1",
-    )
-    need(inner.epsilon > 0, ["inner_optimizer", "epsilon"], "must be more than 0")
-    need(0 < outer.learning_rate < 1e6, ["outer_optimizer", "learning_rate"], "must be more than 0")
-    need(0 <= outer.momentum < 1, ["outer_optimizer", "momentum"], "must be from 0 up to, not including, 1")
-    known = not inner.schedule or inner.schedule in SCHEDULES
-    need(known, ["inner_optimizer", "schedule"], f"{inner.schedule!r} is not a schedule; {', '.join(SCHEDULES)}")
-    ends = inner.total_steps > inner.warmup_steps or inner.schedule not in ("cosine-with-warmup", "linear-with-warmup")
-    need(ends, ["inner_optimizer", "total_steps"], f"must be more than warmup_steps for {inner.schedule}")
-    for name in ("worker_price", "parameter_server_price"):
-        price: Price = getattr(spec, name)
-        need(0 <= price.bid <= price.limit, ["resources", name], "bid must be 0 or more, and max at least the bid")

@@ -236,16 +236,6 @@ class RenewLease(Request[LeaseRenewed], frozen=True):
     duration_s: float
 
 
-class ReleaseEarlier(Request[Ack], frozen=True):
-    """Scheduler to worker, after a restart: what it held for this job in an earlier life is free."""
-
-    method = "lease/release-earlier"
-    answer = Ack
-    job_id: str
-    older_than_s: float
-    """How long the scheduler's present life has lasted."""
-
-
 class ReleaseLease(Request[Ack], frozen=True):
     """Scheduler to worker: no longer needed. Tasks under it end. Idempotent."""
 
@@ -293,6 +283,55 @@ class OuterOptimizer(Message, frozen=True):
     momentum: float
 
 
+class Sync(Message, frozen=True):
+    """What the updates and the answers to them look like on the wire.
+
+    `codec` is `none`, `bf16`, `int8`, `int4`, `topk` (with `density`), or `auto`: by measured bandwidth. With `none`
+    the answer to a round is the step; with any other codec it is the encoded mean pseudo-gradient, from which everybody
+    makes momentum and step (`node.training.versions`). With `fragments` above 1 round r exchanges fragment
+    r mod `fragments` alone. With `overlap` a worker goes on training while its update is on its way, and mixes what
+    comes back into its weights: `mixing` of its own, the rest of the new.
+    """
+
+    codec: str = "none"
+    density: float = 0.02
+    fragments: int = 1
+    overlap: bool = False
+    delay_batches: int = 0
+    mixing: float = 0.5
+
+
+class Aggregation(Message, frozen=True):
+    """How a round is closed.
+
+    `rule`: `mean` (by samples), `trimmed-mean` (without the `trim` highest and lowest of the values, as a fraction on
+    each side) or `median`, both coordinate by coordinate. `clip_norm`: an update longer than so many times the median
+    norm of the round's updates is shortened to that; 0 is off. An update that comes late is refused, or (`late` =
+    `carry`) counts in the next round with `late_weight` of its weight. The deadline is the median of recent arrivals
+    plus `deadline_k` times their median absolute deviation, within floor and ceiling.
+    """
+
+    rule: str = "mean"
+    trim: float = 0.2
+    clip_norm: float = 0.0
+    late: str = "refuse"
+    late_weight: float = 0.5
+    deadline_k: float = 4.0
+    deadline_floor_s: float = 2.0
+    deadline_ceiling_s: float = 600.0
+
+
+class VersionFile(Message, frozen=True):
+    """A file that belongs to a version: its `weights`, its `momentum`, or the `delta` that leads to it from the one
+    before. `GET /bulk/jobs/<job>/<kind>/<number>` at the parameter server; at the scheduler, for what it keeps,
+    `/bulk/jobs/<job>/journal/<kind>/<number>`."""
+
+    kind: str
+    number: int
+    sha256: str
+    size_bytes: int
+
+
 class Member(Message, frozen=True):
     """A training task of a group; its update is expected from round `since_round` on."""
 
@@ -314,16 +353,58 @@ class TrainTask(Message, frozen=True, tag="train"):
     validation_dataset: str = ""
     evaluate: bool = False
     """Report the validation loss of the version this task starts from."""
+    sync: Sync = Sync()
+    outer: OuterOptimizer | None = None
+    """For those who make the step themselves."""
+    precision: str = "fp32"
+    """`fp32`, or `bf16` for autocast."""
 
 
 class AggregateTask(Message, frozen=True, tag="aggregate"):
-    """Be the parameter server: make version 0, close `rounds` rounds, export the last version."""
+    """Be the parameter server: close rounds until version `rounds`, export that.
+
+    Without `start` version 0 is made from the model. Otherwise `start` holds the weights (and momentum, above version
+    0) of one version and the deltas that lead from it to the newest: the round of that number is the one to open. They
+    are fetched from the scheduler's journal.
+    """
 
     model: ModelSource
     optimizer: OuterOptimizer
     rounds: int
     members: list[Member]
     min_members: int = 1
+    sync: Sync = Sync()
+    aggregation: Aggregation = Aggregation()
+    start: list[VersionFile] = []
+    contributors: list[tuple[str, int]] = []
+    """Of the newest version in `start`: whose updates it holds, and of which round, for the members that ask."""
+
+
+class Output(Message, frozen=True):
+    """What an inference task writes of each row.
+
+    `kind`: `classes` (the likeliest class and its probability), `tokens` (up to `max_new_tokens` generated ones),
+    `embeddings` (the mean of the last hidden state), `hidden` (all of it) or `logits`. `format`: `jsonl`, one line a
+    row, or `safetensors`, tensors whose first dimension is the rows.
+    """
+
+    kind: str
+    format: str
+    max_new_tokens: int = 32
+
+
+class InferTask(Message, frozen=True, tag="infer"):
+    """Run the model over slices from the scheduler, each whole, and upload one result for each."""
+
+    model: ModelSource
+    dataset: str
+    output: Output
+    batch_size: int
+    preprocessor: ModelSource | None = None
+    precision: str = "fp32"
+    model_job: str = ""
+    """The job at this scheduler whose final model it is: `GET /bulk/jobs/<job>/trained`, `views.ModelView` as JSON, and
+    `../trained/<name>`."""
 
 
 class Dispatched(Message, frozen=True):
@@ -343,7 +424,7 @@ class Dispatch(Request[Dispatched], frozen=True):
     task_id: str
     epoch: int
     executor: ExecutorKind
-    task: TrainTask | AggregateTask
+    task: TrainTask | AggregateTask | InferTask
     folder_sha256: str = ""
     runs_job_code: bool = False
     token: str = msgspec.field(default="", name="secret")
@@ -379,32 +460,49 @@ class TaskStatus(Request[Ack], frozen=True):
     detail: str = ""
     tail: list[str] = []
     exported: list[ExportedFile] = []
+    files: list[VersionFile] = []
+    """When `ready`: the weights, and momentum if any, of the version that the parameter server starts from."""
 
 
 # ---- slices ---------------------------------------------------------------------------------------
 
 
+class Span(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """Rows `start` to `end` (not included) of a slice, in one pass over the dataset."""
+
+    pass_: int
+    index: int
+    start: int
+    end: int
+
+
 class SliceGrant(Message, frozen=True):
-    """Train on this slice. `index` -1: none now, ask again after `wait_s`. Any provider with the digest will do."""
+    """Train on rows `start` to `end` of this slice. `index` -1: none now, ask again after `wait_s`. Any provider with
+    the digest will do. `rows` is what the whole slice has."""
 
     index: int
-    epoch: int = 0
+    pass_: int = msgspec.field(default=0, name="pass")
+    start: int = 0
+    end: int = 0
     name: str = ""
     sha256: str = ""
     size_bytes: int = 0
     rows: int = 0
+    first_row: int = 0
+    """The number in the dataset of the slice's first row."""
     providers: list[str] = []
     wait_s: float = 0.0
 
 
 class NextSlice(Request[SliceGrant], frozen=True):
-    """Worker to scheduler: my task's next slice, please; `used` are grants (epoch, index) it has consumed since."""
+    """Worker to scheduler: my task's next slice, please. The `number` of a request is one more than that of the last
+    one answered with a slice; the same number again is answered with the same slice."""
 
     method = "slice/next"
     answer = SliceGrant
     task_id: str
     dataset: str
-    used: list[tuple[int, int]] = []
+    number: int
 
 
 class SliceInfo(Message, frozen=True):
@@ -430,12 +528,16 @@ class Manifest(Message, frozen=True):
 
 
 class Plan(Message, frozen=True):
-    """What a training task is to do: send its update after `target_batches` batches of the round (None: go on)."""
+    """What a training task is to do: send its update after `target_batches` batches of the round (None: go on), to
+    this parameter server, as part of this epoch of the group. Both change when the parameter server is replaced; the
+    server is empty while there is none."""
 
     round: int
     target_batches: int | None = None
     evaluate: bool = False
     """Report the validation loss of the version that this round makes."""
+    epoch: int = 0
+    parameter_server: str = ""
 
 
 class Progress(Request[Plan], frozen=True):
@@ -450,6 +552,10 @@ class Progress(Request[Plan], frozen=True):
     batch_s: float
     """Time of one batch, forgetting average, measured on the worker."""
     loss: float | None = None
+    returned: list[Span] = []
+    """Rows of updates that did not count. What has been committed all the same stays committed."""
+    return_number: int = 0
+    """One more for each new `returned`; a number that was answered before is ignored."""
 
 
 class Measure(Request[Ack], frozen=True):
@@ -479,7 +585,8 @@ class SetMembers(Request[MembersSet], frozen=True):
 
 class UpdateHeader(Message, frozen=True):
     """What an upload is. `PUT /bulk/jobs/<job>/updates`, JSON in the header `Hypha-Update`. Round, task and digest
-    make it idempotent; anything of another epoch or a closed round is refused as `stale`."""
+    make it idempotent; anything of another epoch or a closed round is refused as `stale`. `spans` are the rows that
+    it was trained on; they add up to `samples`. The answer is `UpdateTaken`."""
 
     job_id: str
     epoch: int
@@ -488,32 +595,73 @@ class UpdateHeader(Message, frozen=True):
     samples: int
     sha256: str
     size_bytes: int
+    attempt: int = 0
+    spans: list[Span] = []
+
+
+class UpdateTaken(Message, frozen=True):
+    """The update is on disk and will count in this round, unless that is void."""
+
+    round: int
 
 
 class Contribution(Message, frozen=True):
-    """One update that a round averaged."""
+    """One update that a round averaged, with `weight` (samples, unless it was carried over from an earlier round)."""
 
     task_id: str
     peer_id: str
     samples: int
     sha256: str
     norm: float
+    from_round: int = 0
+    weight: float = 0.0
+    spans: list[Span] = []
 
 
-class RoundCommitted(Request[Ack], frozen=True):
-    """Parameter server's worker to scheduler: round `round` is closed; version `round + 1` exists. Idempotent.
+class CommitRound(Request[Ack], frozen=True):
+    """Parameter server's worker to scheduler: version `round + 1` is prepared; commit it, with all that belongs to it.
 
-    `left_out` maps a task to the reason its update does not count. Byte counts are totals of the job so far."""
+    It is committed when this is acknowledged, and never before: until then nobody may use it. The scheduler takes the
+    delta over before it answers, so that no committed version is lost with its parameter server. `stale`: the epoch is
+    over, the version never was. `left_out` maps a task to the reason its update does not count. Byte counts are totals
+    of this parameter server so far. Idempotent."""
 
-    method = "round/committed"
+    method = "round/commit"
     answer = Ack
     task_id: str
+    epoch: int
     round: int
-    digest: str
+    weights: VersionFile
+    momentum: VersionFile
+    delta: VersionFile
     contributions: list[Contribution]
     left_out: dict[str, str] = {}
     bytes_up: int = 0
     bytes_down: int = 0
+
+
+# ---- inference --------------------------------------------------------------------------------------
+
+
+class ResultHeader(Message, frozen=True):
+    """What an upload of an inference task is. `PUT /bulk/jobs/<job>/results/<index>` at the scheduler, JSON in the
+    header `Hypha-Result`. It is acknowledged once the slice counts as done: the result lies at its destination, and the
+    scheduler has written that down. A slice that is done already is refused as `stale`."""
+
+    task_id: str
+    index: int
+    rows: int
+    sha256: str
+    size_bytes: int
+
+
+class StoreHeader(Message, frozen=True):
+    """A result on its way from a scheduler to a data node whose owner takes results in. `PUT /bulk/results/<name>`,
+    JSON in the header `Hypha-Store`; `folder` is below the node's folder of results."""
+
+    folder: str
+    sha256: str
+    size_bytes: int
 
 
 # ---- commands of an operator ------------------------------------------------------------------------
@@ -534,7 +682,23 @@ class Cancel(Message, frozen=True, tag="cancel"):
     job_id: str
 
 
-Command = Submit | Cancel
+class Resume(Message, frozen=True, tag="resume"):
+    """Go on with a job that has failed or was cancelled, from its last committed round."""
+
+    job_id: str
+
+
+Command = Submit | Cancel | Resume
+
+
+class Export(Message, frozen=True, tag="export"):
+    """Hand a job's model over. Signed as a `Command` is, and none, so that it can be taken for no other.
+
+    `GET /bulk/jobs/<job>/model?version=<latest or a number>` and, for one of its files, `/bulk/jobs/<job>/model/<name>`
+    at the scheduler, with the signed `RunCommand` in the header `Hypha-Command` as base64. Any node may carry it.
+    """
+
+    job_id: str
 
 
 class Accepted(Message, frozen=True):

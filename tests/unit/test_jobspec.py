@@ -209,3 +209,35 @@ def test_a_fault_is_one_line_that_names_the_key_and_its_line(old: str, new: str,
 def test_an_array_of_requirements_names_the_resource_it_does_not_know() -> None:
     text = failure(REAL.replace('type = "Memory"', 'type = "TPU"'))
     assert "resources.worker[1].type: 'TPU' is not a resource; GPU, CPU, Memory or Storage" in text
+
+
+def test_how_updates_travel_is_off_by_default_and_checked_where_it_is_set() -> None:
+    """A job file without the newer tables trains as it always did; a wrong value names its key."""
+    spec = parse_job(REAL)
+    assert (spec.sync.codec, spec.sync.fragments, spec.sync.overlap) == ("none", 1, False)
+    assert (spec.aggregation.rule, spec.aggregation.late, spec.spare_workers) == ("mean", "refuse", 0)
+    tables = '[sync]\ncodec = "int4"\nfragments = 4\noverlap = true\n[aggregation]\nrule = "median"\n'
+    spec = parse_job(REAL + tables)
+    assert spec.wire_sync().codec == "int4"
+    assert spec.wire_sync().fragments == 4
+    assert spec.wire_aggregation().rule == "median"
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ('[sync]\ncodec = "zip"', "codec"),
+        ("[sync]\ndensity = 0", "density"),
+        ("[sync]\nfragments = 0", "fragments"),
+        ("[sync]\ndelay_batches = 3", "delay_batches"),
+        ("[sync]\nmixing = 1.0", "mixing"),
+        ('[aggregation]\nrule = "best"', "rule"),
+        ("[aggregation]\ntrim = 0.5", "trim"),
+        ('[aggregation]\nlate = "drop"', "late"),
+        ("[aggregation]\ndeadline_floor_s = 9\ndeadline_ceiling_s = 3", "deadline_floor_s"),
+        ("[checkpoint]\nkeep = 0", "keep"),
+    ],
+)
+def test_a_wrong_setting_of_a_round_is_refused_by_its_name(table: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        parse_job(f"{REAL}\n{table}\n")
