@@ -1,139 +1,360 @@
-"""Closing a round: the weighted mean of the updates, one outer step, the next version of the weights.
+"""Closing a round: one pseudo-gradient out of the updates, one outer step, the next version of the weights.
 
-Everything is read and written chunk by chunk; memory does not grow with the model or the number of updates. Sums are
-float64 and updates are taken in the order of their paths, so the result does not depend on who came first.
+Everything is read and written piece by piece, by a few threads; memory grows neither with the model nor, for the mean,
+with the number of updates. Updates are taken in the order of their names, so the result does not depend on who came
+first. Nothing is forced to the disk: a version is only prepared here, and whoever commits it takes its delta over.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from node.errors import TensorFileError
-from node.training.files import CHUNK, TensorReader, TensorWriter, pieces
-from node.training.outer import nesterov
-from node.training.updates import buffers_metadata, buffers_named, check_layout
+from node.training import robust
+from node.training.codec import Codec, Int8, codec_named, codec_of, shapes_metadata
+from node.training.files import (
+    CHUNK,
+    Array,
+    Layout,
+    TensorReader,
+    TensorWriter,
+    check_layout,
+    pieces,
+    row,
+    sha256_of,
+)
+from node.training.folder import FileMade, Model, Stream, path_of
+from node.training.lanes import in_lanes
+from node.training.outer import move, move_by_step
+from node.training.updates import buffers_metadata, check_update, finite_square
+from node.training.versions import CONTENT, VERSION, VOID, Outer
+from node.wire import Aggregation, Sync
+
+EVERYTHING = Sync()
+MEAN = Aggregation()
+PLAIN = codec_named("none")
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An accepted update and the number of samples behind it."""
+    """An update that was found sound: whose, how much it counts for, how long it is."""
 
     path: Path
     weight: float
+    task_id: str = ""
+    norm: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """The files of a new version are on the disk under their final names."""
+class Prepared:
+    """A version whose files are all there. `left_out` and `clipped` are by task."""
 
     version: int
-    digest: str
-    weights_bytes: int
-    step_digest: str
-    step_bytes: int
+    weights: FileMade
+    momentum: FileMade
+    delta: FileMade
+    left_out: dict[str, str] = field(default_factory=dict)
+    clipped: dict[str, float] = field(default_factory=dict)
 
 
-def weights_path(folder: Path, version: int) -> Path:
-    """Where the weights of a version lie. A version exists if and only if this file does."""
-    return folder / f"weights-{version}.safetensors"
-
-
-def step_path(folder: Path, version: int) -> Path:
-    """The step that made a version out of the one before."""
-    return folder / f"step-{version}.safetensors"
-
-
-def momentum_path(folder: Path, version: int) -> Path:
-    """The outer optimizer's velocity after a version was made."""
-    return folder / f"momentum-{version}.safetensors"
+def check(folder: Path, path: Path, round_number: int, sync: Sync) -> float:
+    """The norm of an update for this round. Raises TensorFileError naming what is wrong with it."""
+    model = Model.of_any(folder)
+    with TensorReader(path) as reader:
+        return check_update(reader, model.fragment(sync, round_number), model.buffers)[1]
 
 
 def commit(
-    folder: Path, round_number: int, updates: Sequence[Update], *, learning_rate: float, momentum: float
-) -> Committed:
-    """Makes version `round_number + 1`. With no update, or no samples behind them, the step is zero and the
-    velocity stays as it is. The weights get their name last: until then the round did not happen."""
-    version = round_number + 1
+    folder: Path,
+    round_number: int,
+    updates: Sequence[Update],
+    *,
+    outer: Outer,
+    sync: Sync = EVERYTHING,
+    rules: Aggregation = MEAN,
+) -> Prepared:
+    """Prepares version `round_number + 1`. Done again it gives the same bytes.
+
+    With no update, or no samples behind them, or a result that is not finite, the round is void: weights and momentum
+    stay as they are.
+    """
     for update in updates:
         if not (math.isfinite(update.weight) and update.weight >= 0):
             raise TensorFileError(f"{update.path.name}: weight {update.weight} is not a number of samples")
-    counted = sorted((u for u in updates if u.weight > 0), key=lambda update: str(update.path))
+    model = Model(folder, round_number)
+    fragment = model.fragment(sync, round_number)
+    left_out = {update.task_id: "there are no samples behind it" for update in updates if update.weight == 0}
+    counted = []
     with ExitStack() as stack:
-        base = stack.enter_context(TensorReader(weights_path(folder, round_number)))
-        layout = base.layout
-        buffers = buffers_named(base)
-        velocity = None
-        if round_number > 0:
-            velocity = stack.enter_context(TensorReader(momentum_path(folder, round_number)))
-            check_layout(velocity, layout)
-        sources = [(stack.enter_context(TensorReader(update.path)), update.weight) for update in counted]
-        for reader, _ in sources:
-            check_layout(reader, layout)
-
-        step_out = TensorWriter(step_path(folder, version), layout)
-        stack.callback(step_out.discard)
-        momentum_out = TensorWriter(momentum_path(folder, version), layout, hashed=False)
-        stack.callback(momentum_out.discard)
-        weights_out = TensorWriter(weights_path(folder, version), layout, buffers_metadata(buffers))
-        stack.callback(weights_out.discard)
-        work = _Workspace()
-        for name in weights_out.names:
-            outer = (1.0, 0.0) if name in buffers else (learning_rate, momentum)
-            for start, length in pieces(base.entries[name].elements):
-                step, new_velocity, theta = work.advance(name, start, length, base, velocity, sources, outer)
-                step_out.write(step)
-                momentum_out.write(new_velocity)
-                weights_out.write(theta)
-        momentum_out.finish()
-        done = Committed(version, weights_out.finish(), weights_out.size_bytes, step_out.finish(), step_out.size_bytes)
-        for writer in (step_out, momentum_out, weights_out):
-            writer.publish()
-    return done
+        for update in sorted(updates, key=lambda update: str(update.path)):
+            try:
+                if update.weight > 0:
+                    counted.append(_Source(update, stack.enter_context(TensorReader(update.path)), model, fragment))
+            except TensorFileError as error:
+                left_out[update.task_id] = error.message
+        try:
+            if counted:
+                return _Round(stack, folder, model, fragment, counted, outer, sync, rules).make(left_out)
+        except _NotFinite as error:
+            left_out |= {source.task_id: str(error) for source in counted}
+            stack.close()
+        return _void(folder, model, sync, left_out)
 
 
-class _Workspace:
-    """Buffers for one chunk, used again for every chunk."""
+class _Source:
+    """An update that takes part: its file, open."""
 
-    def __init__(self) -> None:
-        self._read = torch.empty(CHUNK, dtype=torch.float32)
-        self._mean = torch.empty(CHUNK, dtype=torch.float64)
-        self._velocity = torch.empty(CHUNK, dtype=torch.float64)
+    def __init__(self, update: Update, reader: TensorReader, model: Model, fragment: Layout) -> None:
+        self.task_id, self.weight, self.norm = update.task_id, update.weight, update.norm
+        self.factor = np.float32(1)
+        self.codec = codec_of(reader.metadata)
+        check_layout(reader, self.codec.layout(fragment, model.buffers))
+        self.reader = reader
+        self._buffers = model.buffers
 
-    def advance(
+    def read(self, name: str, start: int, out: Array) -> None:
+        """Fills `out` with its values from `start` on."""
+        (PLAIN if name in self._buffers else self.codec).read(self.reader, name, start, out)
+
+
+class _NotFinite(Exception):
+    """The outer step of finite updates can still overflow."""
+
+
+class _Lane:
+    """One thread's space."""
+
+    def __init__(self, rows: int, down: Codec) -> None:
+        self.mean, self.piece, self.theta, self.speed, self.scratch = (row(CHUNK) for _ in range(5))
+        self.rows = row(rows * CHUNK).reshape(rows, CHUNK)
+        self.down = codec_of(down.metadata)
+
+
+class _Round:
+    """The files of one round, open while the next version is made."""
+
+    def __init__(
         self,
-        name: str,
-        start: int,
-        length: int,
-        base: TensorReader,
-        velocity: TensorReader | None,
-        sources: Sequence[tuple[TensorReader, float]],
-        outer: tuple[float, float],
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(step, velocity, weights) of one chunk, float32."""
-        piece = self._read[:length]
-        mean = self._mean[:length].zero_()
-        speed = self._velocity[:length].zero_()
-        for reader, weight in sources:
-            reader.read_into(name, start, piece)
-            mean.add_(piece, alpha=weight)
-        if velocity is not None:
-            velocity.read_into(name, start, piece)
-            speed.copy_(piece)
-        if sources:
-            mean.div_(sum(weight for _, weight in sources))
-            learning_rate, momentum = outer
-            step64, speed = nesterov(mean, speed, learning_rate=learning_rate, momentum=momentum)
-            step = step64.to(torch.float32)
+        stack: ExitStack[bool | None],
+        folder: Path,
+        model: Model,
+        fragment: Layout,
+        sources: Sequence[_Source],
+        outer: Outer,
+        sync: Sync,
+        rules: Aggregation,
+    ) -> None:
+        round_number = model.version
+        self.version = version = round_number + 1
+        self.model, self.fragment, self.sources, self.outer, self.rule = model, fragment, sources, outer, rules.rule
+        self.base = stack.enter_context(TensorReader(path_of(folder, "weights", round_number)))
+        self.velocity = None
+        if round_number:
+            self.velocity = stack.enter_context(TensorReader(path_of(folder, "momentum", round_number)))
+            check_layout(self.velocity, self.model.layout)
+        self.down = codec_named(_down(sync), sync.density)
+        self._weigh(rules)
+
+        self.weights = Stream(
+            stack, path_of(folder, "weights", version), self.model.layout, buffers_metadata(self.model.buffers)
+        )
+        self.momentum = Stream(stack, path_of(folder, "momentum", version), self.model.layout)
+        delta_layout = self.down.layout(self.fragment, self.model.buffers)
+        metadata = delta_metadata(self.down, sync, version) | shapes_metadata(self.down, self.fragment)
+        self.delta = Stream(stack, path_of(folder, "delta", version), delta_layout, metadata)
+        self.residual_before: TensorReader | None = None
+        self.residual: TensorWriter | None = None
+        if self.down.keeps_residual:
+            kept = {name: kind for name, kind in self.model.layout.items() if name not in self.model.buffers}
+            self.residual_before = _existing(stack, path_of(folder, "residual", round_number), kept)
+            self.residual = TensorWriter(path_of(folder, "residual", version), kept)
+            self.stale_residual = path_of(folder, "residual", round_number - 1)
+            stack.callback(self.residual.discard)
+        order = [piece for piece in self.model.pieces() if piece[0] in self.fragment]
+        self._delta_number = {(name, start): number for number, (name, start, _) in enumerate(order)}
+
+    def _weigh(self, rules: Aggregation) -> None:
+        total = sum(source.weight for source in self.sources)
+        self.clipped = robust.clip_factors({source.task_id: source.norm for source in self.sources}, rules.clip_norm)
+        shares = []
+        for source in self.sources:
+            factor = self.clipped.get(source.task_id, 1.0)
+            source.factor = np.float32(factor)
+            shares.append(source.weight / total * factor)
+        self.shares = np.array(shares, np.float32)
+        codecs = [source.codec for source in self.sources if isinstance(source.codec, Int8)]
+        self.int8 = codecs[0] if rules.rule == "mean" and len(codecs) == len(self.sources) else None
+        self.cut = robust.cut_of(rules.rule, len(self.sources), rules.trim)
+        self.cut_places: list[Array] = []
+
+    def make(self, left_out: dict[str, str]) -> Prepared:
+        """Does the work. Some have been left out before."""
+        numbered = list(enumerate(self.model.pieces()))
+        turns = (self.weights.turns, self.momentum.turns, self.delta.turns)
+        in_lanes(numbered, self._lane, self._advance, turns)
+        files = [self._delta_made(), self.momentum.publish(), self.weights.publish()]
+        if self.residual is not None:
+            self.residual.publish()
+            self.stale_residual.unlink(missing_ok=True)
+        places = sum(math.prod(shape) for _, shape in self.fragment.values())
+        tasks = [source.task_id for source in self.sources]
+        cut = robust.left_out(tasks, np.sum(self.cut_places, axis=0), places) if self.cut else {}
+
+        clipped = {task: factor for task, factor in self.clipped.items() if task not in cut}
+        return Prepared(self.version, files[2], files[1], files[0], left_out | cut, clipped)
+
+    def _delta_made(self) -> FileMade:
+        if self.down.name == "none":
+            return self.delta.publish()
+        self.delta.writer.publish()
+        path = self.delta.writer.path
+        return FileMade(sha256_of(path), self.delta.writer.size_bytes)
+
+    def _lane(self) -> _Lane:
+        return _Lane(len(self.sources), self.down)
+
+    def _advance(self, lane: _Lane, numbered: tuple[int, tuple[str, int, int]]) -> None:
+        number, (name, start, length) = numbered
+        theta, speed = lane.theta[:length], lane.speed[:length]
+        self.base.read_into(name, start, theta)
+        if self.velocity is None:
+            speed[:] = 0
         else:
-            step = torch.zeros(length, dtype=torch.float32)
-        base.read_into(name, start, piece)
-        theta = piece + step
-        if not math.isfinite(theta.sum(dtype=torch.float64).item()):
-            raise TensorFileError(f"the outer step leaves values that are not finite in {name}")
-        return step, speed.to(torch.float32), theta
+            self.velocity.read_into(name, start, speed)
+        if name in self.fragment:
+            step = self._step(lane, name, start, speed)
+            np.add(theta, step, out=theta)
+            if not (_is_finite(theta) and _is_finite(speed)):
+                raise _NotFinite(f"the outer step leaves values that are not finite in {name}")
+        elif self.residual is not None and name not in self.model.buffers:
+            self.residual.write(name, start, self._left_before(lane, name, start, length))
+        self.weights.write(number, name, start, theta)
+        self.momentum.write(number, name, start, speed)
+
+    def _step(self, lane: _Lane, name: str, start: int, speed: Array) -> Array:
+        """The step of a piece, written to the delta; `speed` becomes the new momentum."""
+        mean, scratch = lane.mean[: len(speed)], lane.scratch[: len(speed)]
+        self._mean(lane, name, start, mean)
+        rates = {"learning_rate": self.outer.learning_rate, "momentum": self.outer.momentum}
+        is_buffer = name in self.model.buffers
+        if self.down.name == "none":
+            if not is_buffer:
+                move_by_step(mean, speed, scratch, **rates)
+            self.delta.write(self._delta_number[name, start], name, start, mean)
+            return mean
+        if is_buffer:
+            self.delta.writer.write(name, start, mean)
+            return mean
+        if self.residual is not None:
+            np.add(mean, self._left_before(lane, name, start, len(mean)), out=mean)
+        parts = lane.down.encode(mean)
+        lane.down.write(self.delta.writer, name, start, parts)
+        sent = lane.piece[: len(speed)]
+        lane.down.decode(parts, sent)
+        if self.residual is not None:
+            self.residual.write(name, start, np.subtract(mean, sent, out=mean))
+        move(sent, speed, scratch, **rates)
+        return sent
+
+    def _mean(self, lane: _Lane, name: str, start: int, mean: Array) -> None:
+        rows = lane.rows[:, : len(mean)]
+        if self.int8 is not None and name not in self.model.buffers:
+            parts = [self.int8.read_parts(source.reader, name, start, len(mean)) for source in self.sources]
+            self.int8.mix(parts, self.shares, rows, mean)
+            return
+        for place, source in zip(rows, self.sources, strict=True):
+            source.read(name, start, place)
+        if self.rule == "mean" or name in self.model.buffers:
+            np.dot(self.shares, rows, out=mean)
+            return
+        for place, source in zip(rows, self.sources, strict=True):
+            if source.factor != 1:
+                np.multiply(place, source.factor, out=place)
+        self.cut_places.append(robust.trimmed_mean(rows, self.cut, mean, lane.scratch[: len(mean)]))
+
+    def _left_before(self, lane: _Lane, name: str, start: int, length: int) -> Array:
+        left = lane.scratch[:length]
+        if self.residual_before is None:
+            left[:] = 0
+        else:
+            self.residual_before.read_into(name, start, left)
+        return left
+
+
+def delta_metadata(codec: Codec, sync: Sync, version: int) -> dict[str, str]:
+    """What a delta says of itself."""
+    content = "step" if sync.codec == "none" else "gradient"
+    return codec.metadata | {CONTENT: content, VERSION: str(version)}
+
+
+def _void(folder: Path, model: Model, sync: Sync, left_out: dict[str, str]) -> Prepared:
+    round_number = model.version
+    version = round_number + 1
+    codec = codec_named("none")
+    metadata = delta_metadata(codec, sync, version) | {VOID: "1"}
+    has_zeros = sync.codec == "none" and sync.fragments == 1
+    delta = _zeros(path_of(folder, "delta", version), model.layout if has_zeros else {}, metadata)
+    momentum = path_of(folder, "momentum", version)
+    before = path_of(folder, "momentum", round_number)
+    velocity = _same(before, momentum) if before.exists() else _zeros(momentum, model.layout)
+    residual = path_of(folder, "residual", round_number)
+    if residual.exists():
+        _link(residual, path_of(folder, "residual", version))
+    weights = _same(path_of(folder, "weights", round_number), path_of(folder, "weights", version))
+    return Prepared(version, weights, velocity, delta, left_out)
+
+
+def _zeros(path: Path, layout: Layout, metadata: Mapping[str, str] | None = None) -> FileMade:
+    writer = TensorWriter(path, layout, metadata)
+    try:
+        nothing = row(CHUNK)
+        nothing[:] = 0
+        for name in writer.names:
+            for start, length in pieces(math.prod(layout[name][1])):
+                writer.write(name, start, nothing[:length])
+        writer.publish()
+    finally:
+        writer.discard()
+    return FileMade(sha256_of(path), writer.size_bytes)
+
+
+def _same(source: Path, target: Path) -> FileMade:
+    _link(source, target)
+    return FileMade(sha256_of(target), target.stat().st_size)
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file under another name: files of a version are never written to again."""
+    part = target.with_name(target.name + ".part")
+    part.unlink(missing_ok=True)
+    os.link(source, part)
+    part.replace(target)
+    part.unlink(missing_ok=True)  # renaming to another name of the same file does nothing
+
+
+def _existing(stack: ExitStack[bool | None], path: Path, layout: Layout) -> TensorReader | None:
+    if not path.exists():
+        return None
+    reader = stack.enter_context(TensorReader(path))
+    check_layout(reader, layout)
+    return reader
+
+
+def _down(sync: Sync) -> str:
+    """The codec of the answer. Where workers choose theirs, int8: it is good enough for any of them."""
+    return "int8" if sync.codec == "auto" else sync.codec
+
+
+def _is_finite(values: Array) -> bool:
+    try:
+        finite_square(values, "", "")
+    except TensorFileError:
+        return False
+    return True

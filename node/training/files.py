@@ -10,33 +10,29 @@ import hashlib
 import json
 import os
 import struct
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from node.errors import TensorFileError
-from node.tensorfile import MAX_HEADER_BYTES, parse_header
+from node.tensorfile import DTYPE_BYTES, MAX_HEADER_BYTES, parse_header
 
-CHUNK = 1 << 20
-"""Elements handled at a time: the temporaries of a step stay within a few megabytes."""
+if TYPE_CHECKING:
+    import torch
 
-DTYPES: dict[str, Any] = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
+CHUNK = 1 << 16
+"""Elements handled at a time: the temporaries of a step stay in a core's cache. A multiple of every codec's block."""
+
+FLOAT32 = "F32"
+
+Array = Any
+"""A NumPy array. NumPy annotates itself for newer versions of Python than ours."""
 
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 """Tensor name -> (safetensors dtype, shape)."""
@@ -56,7 +52,7 @@ class Entry:
 
 
 class TensorReader:
-    """A safetensors file whose header has been checked against the file's size."""
+    """A safetensors file whose header has been checked against the file's size. Any number of threads may read it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,10 +61,10 @@ class TensorReader:
         except OSError as error:
             raise TensorFileError(f"{path.name}: {error.strerror}") from error
         try:
-            size = os.fstat(self._fd).st_size
+            self.size_bytes = os.fstat(self._fd).st_size
             start = os.pread(self._fd, 8, 0)
             start += os.pread(self._fd, min(int.from_bytes(start, "little"), MAX_HEADER_BYTES), 8)
-            header = parse_header(start, size)
+            header = parse_header(start, self.size_bytes)
         except TensorFileError as error:
             os.close(self._fd)
             raise TensorFileError(f"{path.name} is not a sound safetensors file: {error.message}") from error
@@ -85,11 +81,10 @@ class TensorReader:
         """Names, dtypes and shapes, in name order."""
         return {name: (entry.dtype, entry.shape) for name, entry in sorted(self.entries.items())}
 
-    def read_into(self, name: str, start: int, out: torch.Tensor) -> None:
-        """Fills `out` (contiguous, of the tensor's dtype) with the elements from `start` on."""
-        entry = self.entries[name]
-        view = memoryview(out.reshape(-1).view(torch.uint8).numpy())
-        offset = entry.begin + start * out.element_size()
+    def read_into(self, name: str, start: int, out: Any) -> None:
+        """Fills `out` (a flat array of the tensor's dtype) with the elements from `start` on."""
+        view = memoryview(out).cast("B") if out.nbytes else memoryview(b"")
+        offset = self.entries[name].begin + start * out.itemsize
         while view:
             got = os.preadv(self._fd, [view], offset)
             if got == 0:
@@ -98,12 +93,17 @@ class TensorReader:
 
     def tensor(self, name: str) -> torch.Tensor:
         """The whole tensor, in memory of its own."""
+        import torch
+
+        kinds = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+        kinds |= {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8}
+        kinds |= {"U8": torch.uint8, "BOOL": torch.bool}
         entry = self.entries[name]
-        if entry.dtype not in DTYPES:
+        if entry.dtype not in kinds:
             raise TensorFileError(f"{self.path.name}: tensor {name} has the unknown dtype {entry.dtype}")
-        out = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
+        out = torch.empty(entry.shape, dtype=kinds[entry.dtype])
         if entry.elements:
-            self.read_into(name, 0, out)
+            self.read_into(name, 0, out.reshape(-1).view(torch.uint8).numpy())
         return out
 
     def close(self) -> None:
@@ -117,64 +117,64 @@ class TensorReader:
 
 
 class TensorWriter:
-    """Writes tensors in the order of `names` under a temporary name; `publish` gives the file its name.
+    """Writes pieces of tensors, in any order and from any thread, under a temporary name; `publish` gives the name.
 
-    The bytes depend on the layout, the metadata and the values alone, so equal files have equal digests.
+    The bytes depend on the layout, the metadata and the values alone, so equal files have equal digests. Nothing is
+    forced to the disk: whoever needs a file to outlast its machine keeps a copy of its own.
     """
 
-    def __init__(
-        self, path: Path, layout: Layout, metadata: Mapping[str, str] | None = None, *, hashed: bool = True
-    ) -> None:
+    def __init__(self, path: Path, layout: Layout, metadata: Mapping[str, str] | None = None) -> None:
         self.path = path
         self._part = path.with_name(path.name + ".part")
         self.names = write_order(layout)
-        header = _build_header(self.names, layout, metadata)
-        self._left = sum(size_of(layout[name]) for name in self.names)
-        self.size_bytes = len(header) + self._left
-        self._hash = hashlib.sha256(header) if hashed else None
-        self._file = self._part.open("wb")
-        self._file.write(header)
+        self.header = header_of(layout, metadata)
+        self._begin: dict[str, int] = {}
+        end = len(self.header)
+        for name in self.names:
+            self._begin[name] = end
+            end += size_of(layout[name])
+        self.size_bytes = end
+        self._left = end - len(self.header)
+        self._lock = threading.Lock()
+        self._fd: int | None = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        _pwrite(self._fd, memoryview(self.header), 0)
 
-    def write(self, values: torch.Tensor) -> None:
-        """Appends the values of a piece of the tensor whose turn it is."""
-        piece = memoryview(values.contiguous().reshape(-1).view(torch.uint8).numpy())
-        self._left -= len(piece)
-        if self._hash is not None:
-            self._hash.update(piece)
-        self._file.write(piece)
-
-    def finish(self) -> str:
-        """Brings the bytes to the disk and gives their SHA-256, if asked for. `publish` gives the final name."""
-        if self._left:
-            raise TensorFileError(f"{self.path.name}: {self._left} bytes were not written")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return "" if self._hash is None else self._hash.hexdigest()
+    def write(self, name: str, start: int, values: Any) -> None:
+        """Writes a flat array as the elements of a tensor from `start` on; every element is written once."""
+        if self._fd is None:
+            raise ValueError(f"{self.path.name} is finished")
+        if not values.nbytes:
+            return
+        _pwrite(self._fd, memoryview(values).cast("B"), self._begin[name] + start * values.itemsize)
+        with self._lock:
+            self._left -= values.nbytes
 
     def publish(self) -> None:
-        """Gives the finished file its final name, for good."""
+        """Gives the file, when all of it is written, its final name."""
+        if self._left:
+            raise TensorFileError(f"{self.path.name}: {self._left} bytes were not written")
+        self._close()
         self._part.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
     def discard(self) -> None:
         """Removes what was written; does nothing after `publish`."""
-        self._file.close()
+        self._close()
         self._part.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
 
 
 def write_order(layout: Layout) -> list[str]:
     """Widest elements first, then by name: every tensor is aligned and the order is always the same."""
-    return sorted(layout, key=lambda name: (-DTYPES[layout[name][0]].itemsize, name))
+    return sorted(layout, key=lambda name: (-DTYPE_BYTES[layout[name][0]], name))
 
 
 def size_of(kind: tuple[str, tuple[int, ...]]) -> int:
     """Bytes of one tensor."""
-    return int(DTYPES[kind[0]].itemsize) * prod(kind[1])
+    return DTYPE_BYTES[kind[0]] * prod(kind[1])
 
 
 def pieces(elements: int) -> Iterator[tuple[int, int]]:
@@ -183,24 +183,11 @@ def pieces(elements: int) -> Iterator[tuple[int, int]]:
         yield start, min(CHUNK, elements - start)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> str:
-    """Writes whole float32 tensors; answers the SHA-256 of the file."""
-    layout: Layout = {name: ("F32", tuple(value.shape)) for name, value in tensors.items()}
-    writer = TensorWriter(path, layout, metadata)
-    try:
-        for name in writer.names:
-            writer.write(tensors[name].detach().to("cpu", torch.float32))
-        digest = writer.finish()
-        writer.publish()
-    finally:
-        writer.discard()
-    return digest
-
-
-def _build_header(names: list[str], layout: Layout, metadata: Mapping[str, str] | None) -> bytes:
+def header_of(layout: Layout, metadata: Mapping[str, str] | None = None) -> bytes:
+    """The first bytes of a file with this layout, up to its first tensor."""
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
     offset = 0
-    for name in names:
+    for name in write_order(layout):
         dtype, shape = layout[name]
         end = offset + size_of(layout[name])
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
@@ -208,3 +195,61 @@ def _build_header(names: list[str], layout: Layout, metadata: Mapping[str, str] 
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
+
+
+def check_layout(reader: TensorReader, expected: Layout) -> None:
+    """Raises TensorFileError naming the first tensor that is missing, unknown or of another kind."""
+    actual = reader.layout
+    for name, kind in expected.items():
+        if name not in actual:
+            raise TensorFileError(f"{reader.path.name}: tensor {name} is missing")
+        if actual[name] != kind:
+            raise TensorFileError(f"{reader.path.name}: tensor {name} is {_kind(actual[name])}, expected {_kind(kind)}")
+    for name in actual:
+        if name not in expected:
+            raise TensorFileError(f"{reader.path.name}: tensor {name} is not part of the model")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> str:
+    """Writes whole tensors (of torch or numpy) as float32; answers the SHA-256 of the file."""
+    flat = {name: flat_float32(value) for name, value in tensors.items()}
+    layout: Layout = {name: (FLOAT32, tuple(value.shape)) for name, value in tensors.items()}
+    writer = TensorWriter(path, layout, metadata)
+    digest = hashlib.sha256(writer.header)
+    try:
+        for name in writer.names:
+            digest.update(flat[name])
+            writer.write(name, 0, flat[name])
+        writer.publish()
+    finally:
+        writer.discard()
+    return digest.hexdigest()
+
+
+def flat_float32(value: Any) -> Array:
+    """The values of a tensor in one row, as float32 in main memory; a view of it wherever that is possible."""
+    if not isinstance(value, np.ndarray):
+        value = value.detach().cpu().float().numpy()
+    made: Array = np.ascontiguousarray(value, dtype=np.float32).reshape(-1)
+    return made
+
+
+def row(elements: int, dtype: Any = np.float32) -> Array:
+    """Room for so many numbers."""
+    return np.empty(elements, dtype)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _pwrite(fd: int, view: memoryview, offset: int) -> None:
+    while view:
+        done = os.pwrite(fd, view, offset)
+        view, offset = view[done:], offset + done
+
+
+def _kind(kind: tuple[str, tuple[int, ...]]) -> str:
+    return f"{kind[0]} {list(kind[1])}"

@@ -9,17 +9,41 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from node.errors import TensorFileError
-from node.training.files import CHUNK, Layout, TensorReader, TensorWriter, pieces
+from node.training.codec import Codec, codec_named, codec_of, shapes_metadata
+from node.training.files import (
+    CHUNK,
+    FLOAT32,
+    Array,
+    Layout,
+    TensorReader,
+    TensorWriter,
+    check_layout,
+    flat_float32,
+    pieces,
+    row,
+)
+
+if TYPE_CHECKING:
+    import torch
 
 BUFFERS = "hypha.buffers"
 """Key in a file's metadata: which of its tensors are buffers, as a JSON list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The norm of what was learned, and what the codec left out of the file."""
+
+    norm: float
+    residual: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def state_of(model: Any) -> tuple[dict[str, torch.Tensor], frozenset[str]]:
@@ -34,9 +58,9 @@ def state_of(model: Any) -> tuple[dict[str, torch.Tensor], frozenset[str]]:
     return {**tensors, **buffers}, frozenset(buffers)
 
 
-def layout_of(tensors: Mapping[str, torch.Tensor]) -> Layout:
+def layout_of(tensors: Mapping[str, Any]) -> Layout:
     """The layout of a file with these tensors as float32."""
-    return {name: ("F32", tuple(value.shape)) for name, value in sorted(tensors.items())}
+    return {name: (FLOAT32, tuple(value.shape)) for name, value in sorted(tensors.items())}
 
 
 def buffers_metadata(buffers: frozenset[str]) -> dict[str, str]:
@@ -49,52 +73,103 @@ def buffers_named(reader: TensorReader) -> frozenset[str]:
     return frozenset(json.loads(reader.metadata.get(BUFFERS, "[]")))
 
 
-def check_layout(reader: TensorReader, expected: Layout) -> None:
-    """Raises TensorFileError naming the first tensor that is missing, unknown or of another kind."""
-    actual = reader.layout
-    for name, kind in expected.items():
-        if name not in actual:
-            raise TensorFileError(f"{reader.path.name}: tensor {name} is missing")
-        if actual[name] != kind:
-            raise TensorFileError(f"{reader.path.name}: tensor {name} is {_kind(actual[name])}, expected {_kind(kind)}")
-    for name in actual:
-        if name not in expected:
-            raise TensorFileError(f"{reader.path.name}: tensor {name} is not part of the model")
+def check_update(reader: TensorReader, expected: Layout, buffers: frozenset[str]) -> tuple[Codec, float]:
+    """The codec and the norm of a file of these float32 tensors. Raises TensorFileError naming what is wrong."""
+    codec = codec_of(reader.metadata)
+    check_layout(reader, codec.layout(expected, buffers))
+    buffer = row(CHUNK)
+    total = 0.0
+    for name, (_, shape) in expected.items():
+        own = codec_named("none") if name in buffers else codec
+        for start, length in pieces(math.prod(shape)):
+            piece = buffer[:length]
+            own.read(reader, name, start, piece)
+            total += finite_square(piece, reader.path.name, name)
+    return codec, math.sqrt(total)
 
 
 def check_values(reader: TensorReader) -> float:
     """The norm over all tensors of a float32 file; raises TensorFileError naming a tensor with NaN or infinity."""
-    buffer = torch.empty(CHUNK, dtype=torch.float32)
-    total = 0.0
-    for name, entry in sorted(reader.entries.items()):
-        for start, length in pieces(entry.elements):
-            piece = buffer[:length]
-            reader.read_into(name, start, piece)
-            norm = torch.linalg.vector_norm(piece, dtype=torch.float64).item()
-            if not math.isfinite(norm):
-                raise TensorFileError(f"{reader.path.name}: tensor {name} has values that are not finite")
-            total += norm * norm
-    return math.sqrt(total)
+    return check_update(reader, reader.layout, frozenset(reader.entries))[1]
 
 
-def write_update(path: Path, base: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> float:
-    """Writes `tensors - base` for every name of `base`; answers the norm. Nothing is written if it is not finite."""
-    writer = TensorWriter(path, layout_of(base), hashed=False)
-    total = 0.0
+def finite_square(values: Array, place: str, name: str) -> float:
+    """The sum of squares. Raises TensorFileError where a value is not finite: in this place, in the tensor `name`."""
+    with np.errstate(all="ignore"):
+        square = float(np.dot(values, values))
+    if math.isfinite(square):
+        return square
+    if not np.isfinite(values).all():
+        raise TensorFileError(f"{place}: tensor {name} has values that are not finite")
+    wide: Array = values.astype(np.float64)
+    return float(np.dot(wide, wide))
+
+
+def write_update(
+    path: Path,
+    base: Mapping[str, torch.Tensor],
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    names: Sequence[str] | None = None,
+    buffers: frozenset[str] = frozenset(),
+    codec: str = "none",
+    density: float = 0.02,
+    residual: Mapping[str, torch.Tensor] | None = None,
+) -> Written:
+    """Writes `tensors - base` for these names (or all of `base`). Nothing is written if it is not finite.
+
+    `residual` is what earlier files left out; it is added. The answer's residual is to take its place once the update
+    has counted. Neither is touched here.
+    """
+
+    def change(name: str) -> torch.Tensor:
+        return tensors[name].to("cpu", dtype=base[name].dtype) - base[name]
+
+    shapes = {name: base[name] for name in (base if names is None else names)}
+    return write_changes(
+        path, layout_of(shapes), change, buffers=buffers, codec=codec, density=density, residual=residual
+    )
+
+
+def write_changes(
+    path: Path,
+    layout: Layout,
+    change: Callable[[str], torch.Tensor],
+    *,
+    buffers: frozenset[str] = frozenset(),
+    codec: str = "none",
+    density: float = 0.02,
+    residual: Mapping[str, torch.Tensor] | None = None,
+) -> Written:
+    """`write_update` for changes that are made one tensor at a time. Each is asked for once and may be written into."""
+    import torch
+
+    encoder, plain = codec_named(codec, density), codec_named("none")
+    writer = TensorWriter(
+        path, encoder.layout(layout, buffers), {**encoder.metadata, **shapes_metadata(encoder, layout)}
+    )
+    before, after, total = residual or {}, {}, 0.0
     try:
-        for name in writer.names:
-            delta = tensors[name].to("cpu", torch.float32) - base[name]
-            norm = torch.linalg.vector_norm(delta, dtype=torch.float64).item()
-            if not math.isfinite(norm):
-                raise TensorFileError(f"training left values that are not finite in {name}")
-            total += norm * norm
-            writer.write(delta)
-        writer.finish()
+        for name, (_, shape) in layout.items():
+            own = plain if name in buffers else encoder
+            delta = flat_float32(change(name))
+            left = np.empty_like(delta) if own.keeps_residual else None
+            add = flat_float32(before[name]) if left is not None and name in before else None
+            for start, length in pieces(len(delta)):
+                piece = delta[start : start + length]
+                total += finite_square(piece, "what was learned", name)
+                if left is None:
+                    own.write(writer, name, start, own.encode(piece))
+                    continue
+                wanted = left[start : start + length]
+                np.add(piece, 0 if add is None else add[start : start + length], out=wanted)
+                parts = own.encode(wanted)
+                own.write(writer, name, start, parts)
+                own.decode(parts, piece)
+                np.subtract(wanted, piece, out=wanted)
+            if left is not None:
+                after[name] = torch.from_numpy(left.reshape(shape))
         writer.publish()
     finally:
         writer.discard()
-    return math.sqrt(total)
-
-
-def _kind(kind: tuple[str, tuple[int, ...]]) -> str:
-    return f"{kind[0]} {list(kind[1])}"
+    return Written(math.sqrt(total), after)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,18 +43,20 @@ def test_a_life_from_version_0_to_the_export_across_a_kill(tmp_path: Path, progr
     made = prepare(program, tmp_path)
     versions = tmp_path / "versions"
     assert made["ok"] and made["version"] == 0
-    assert made["schema"] == {"bias": ["F32", [2]], "weight": ["F32", [2, 3]]}
-    assert made["digest"] == digest(versions / "weights-0.safetensors")
+    assert made["weights"]["sha256"] == digest(versions / "weights-0.safetensors")
     update = tmp_path / "u.safetensors"
     save_file({"bias": torch.ones(2), "weight": torch.ones(2, 3)}, update)
-    assert program.ask("check", path=str(update))["norm"] == pytest.approx(8**0.5)
-    outer = {"updates": [{"path": str(update), "weight": 5}], "learning_rate": 0.5, "momentum": 0.9}
+    assert program.ask("check", round=0, path=str(update))["norm"] == pytest.approx(8**0.5)
+    outer = {
+        "updates": [{"path": str(update), "weight": 5, "task_id": "t", "norm": 2.8}],
+        "learning_rate": 0.5,
+        "momentum": 0.9,
+    }
     first = program.ask("commit", round=0, **outer)
     assert first["ok"] and first["version"] == 1
-    assert first["digest"] == digest(versions / "weights-1.safetensors")
-    assert first["step_digest"] == digest(versions / "step-1.safetensors")
-    assert first["weights_bytes"] == (versions / "weights-1.safetensors").stat().st_size
-    assert first["step_bytes"] == (versions / "step-1.safetensors").stat().st_size
+    for kind in ("weights", "momentum", "delta"):
+        path = versions / f"{kind}-1.safetensors"
+        assert first[kind] == {"sha256": digest(path), "size_bytes": path.stat().st_size}
 
     os.kill(program.process.pid, signal.SIGKILL)
     program.process.wait()
@@ -62,7 +66,7 @@ def test_a_life_from_version_0_to_the_export_across_a_kill(tmp_path: Path, progr
         "artifacts": str(tmp_path / "artifacts"),
         "model": {"task": "torch", "seed": 3},
     }
-    assert heir.ask("check", path=str(update), **place)["ok"]
+    assert heir.ask("check", round=0, path=str(update), **place)["ok"]
     assert heir.ask("commit", round=1, **outer, **place)["version"] == 2
     exported = heir.ask("export", version=2, out=str(tmp_path / "export"), **place)
     assert [entry["name"] for entry in exported["files"]] == ["model.py", "model.safetensors"]
@@ -77,17 +81,23 @@ def test_every_bad_request_is_answered_and_the_next_good_one_works(tmp_path: Pat
     for line in (b"nonsense", b"[1]", b'{"do":"dance","id":7}', b'{"id":8}', b'{"do":"commit","id":9,"round":"x"}'):
         answer = program.tell(line)
         assert not answer["ok"] and answer["error"] == "invalid", answer
-    assert program.ask("check", path="/nowhere")["error"] in ("unknown", "invalid")
+    assert program.ask("check", round=0, path="/nowhere")["error"] in ("unknown", "invalid")
     assert program.ask("export", version=4, out=str(tmp_path / "e"))["error"] == "unknown"
     assert prepare(program, tmp_path)["ok"]
     bad = tmp_path / "bad.safetensors"
     save_file({"bias": torch.full((2,), float("nan")), "weight": torch.ones(2, 3)}, bad)
-    refused = program.ask("check", path=str(bad))
+    refused = program.ask("check", round=0, path=str(bad))
     assert refused["error"] == "invalid" and "bias" in refused["detail"]
     bad.write_bytes(bad.read_bytes()[:-1])
-    assert program.ask("check", path=str(bad))["error"] == "invalid"
+    assert program.ask("check", round=0, path=str(bad))["error"] == "invalid"
     save_file({"weight": torch.ones(2, 3)}, bad)
-    assert "bias is missing" in program.ask("check", path=str(bad))["detail"]
+    assert "bias is missing" in program.ask("check", round=0, path=str(bad))["detail"]
     void = program.ask("commit", round=0, updates=[], learning_rate=0.7, momentum=0.9)
     assert void["ok"] and void["version"] == 1
     assert program.close() == 0
+
+
+def test_the_arithmetic_needs_no_torch() -> None:
+    """A replaced parameter server is there in a tenth of a second."""
+    code = "import node.training.aggregate, node.training.replay, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
