@@ -6,6 +6,7 @@ comes from a peer must mean the same to every program that reads it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -22,6 +23,7 @@ MAX_TENSORS = 100_000
 MAX_RANK = 8
 MAX_NAME = 256
 MAX_FILE_BYTES = 1 << 50
+COPY_BYTES = 1 << 20
 
 DTYPE_BYTES: dict[str, int] = {
     "BOOL": 1,
@@ -110,6 +112,51 @@ def parse_header(prefix: bytes, file_size: int) -> Header:
     return Header(tensors, 8 + length, file_size, metadata)
 
 
+def cut_rows(source: Path, target: Path, start: int, end: int) -> tuple[int, str]:
+    """Write rows `start` to `end` (not included) of every tensor of `source` as a new file; its size and SHA-256.
+
+    All tensors must have the same first dimension. Read and written piece by piece. Raises `TensorFileError`.
+    """
+    header = read_header(source)
+    rows = header.rows
+    if rows is None:
+        raise TensorFileError(f"{source} has no rows: its tensors differ in their first dimension, or have none")
+    if not 0 <= start < end <= rows:
+        raise TensorFileError(f"{source} has {rows:,} rows, not {start:,} to {end:,}")
+    entries: dict[str, Any] = {"__metadata__": header.metadata} if header.metadata else {}
+    pieces: list[tuple[int, int]] = []
+    at = 0
+    # By size of the dtype, so that every tensor stays aligned.
+    for name, info in sorted(header.tensors.items(), key=lambda item: (-DTYPE_BYTES[item[1].dtype], item[1].start)):
+        row = (info.end - info.start) // rows
+        size = row * (end - start)
+        entries[name] = {"dtype": info.dtype, "shape": [end - start, *info.shape[1:]], "data_offsets": [at, at + size]}
+        pieces.append((header.data_start + info.start + row * start, size))
+        at += size
+    prefix = _prefix(entries)
+    digest = hashlib.sha256(prefix)
+    try:
+        with source.open("rb") as read, target.open("xb") as write:
+            write.write(prefix)
+            for offset, size in pieces:
+                read.seek(offset)
+                left = size
+                while left:
+                    piece = read.read(min(left, COPY_BYTES))
+                    if not piece:
+                        raise TensorFileError(f"{source} was cut short while it was read")
+                    write.write(piece)
+                    digest.update(piece)
+                    left -= len(piece)
+    except OSError as error:
+        target.unlink(missing_ok=True)
+        raise _write_error(target, len(prefix) + at, error) from error
+    except TensorFileError:
+        target.unlink(missing_ok=True)
+        raise
+    return len(prefix) + at, digest.hexdigest()
+
+
 def write_tensors(
     path: Path,
     tensors: Mapping[str, tuple[str, Sequence[int], Buffer]],
@@ -131,9 +178,7 @@ def write_tensors(
         dtype, shape, content = tensors[name]
         start, end = end, end + memoryview(content).nbytes
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
-    header = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    header += b" " * (-len(header) % 8)
-    prefix = len(header).to_bytes(8, "little") + header
+    prefix = _prefix(entries)
     try:
         parse_header(prefix, len(prefix) + end)
     except TensorFileError as error:
@@ -152,6 +197,12 @@ def write_tensors(
         raise _write_error(path, len(prefix) + end, error) from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def _prefix(entries: dict[str, Any]) -> bytes:
+    header = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header
 
 
 def _object(text: bytes) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from node.identity.caller import Caller
 from node.identity.credentials import Identity
 from node.identity.peer_id import peer_id_of_host
 from node.network.addressbook import AddressBook, Place
+from node.network.congestion import leave_room
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ClientResponse
@@ -124,11 +125,12 @@ async def _look_up(address: Address) -> list[Place]:
 
 def make_socket(info: tuple[int, int, int, str, tuple[str, int]]) -> socket.socket:
     """A socket that notices within half a minute when what it sends is not acknowledged."""
-    family, kind, protocol, *_ = info
+    family, kind, protocol, _, where = info
     made = socket.socket(family, kind, protocol)
     made.setblocking(False)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+    leave_room(made, str(where[0]))
     return made
 
 

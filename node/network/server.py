@@ -15,6 +15,7 @@ from aiohttp import web
 from node.errors import HyphaError, PeerProtocol, PeerUntrusted, Refused
 from node.identity.caller import Caller
 from node.identity.credentials import Identity
+from node.network.congestion import leave_room
 from node.network.rpc import CONTENT_TYPE, RpcTable, encode_refusal
 from node.telemetry import metrics, span
 from node.wire import MAX_MESSAGE_BYTES
@@ -31,7 +32,7 @@ SHUTDOWN_S = 0.4
 MAX_CONNECTIONS = 4_096
 MAX_HANDSHAKES = 512
 MAX_HANDSHAKES_PER_HOST = 64
-MAX_HEADER_BYTES = 32 << 10
+MAX_HEADER_BYTES = 64 << 10
 ACCEPT_AGAIN_S = 0.5
 
 _CLIENT_LEFT = 499
@@ -131,6 +132,7 @@ class Server:
                 log.debug("connection.refused from=%s reason=too many", host)
                 connection.close()
                 continue
+            leave_room(connection, host)
             self._handshakes[host] += 1
             self._start(tasks, self._shake_hands(connection, host, context))
 

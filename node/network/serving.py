@@ -68,9 +68,12 @@ async def send_file(
         source.close()
 
 
-async def receive_file(request: web.Request, target: Path, *, sha256: str, size_bytes: int, limit_bytes: int) -> None:
+async def receive_file(
+    request: web.Request, target: Path, *, sha256: str, size_bytes: int, limit_bytes: int, durable: bool = True
+) -> None:
     """Take a request's body as the file `target`: counted, verified, shown only when whole.
 
+    `durable`: it is on the disk before it is shown. What will be sent again after a power cut can do without the wait.
     Raises `Refused`: `full` for no room or beyond `limit_bytes`, `invalid` for another size or digest than announced.
     """
     if size_bytes > limit_bytes:
@@ -85,7 +88,7 @@ async def receive_file(request: web.Request, target: Path, *, sha256: str, size_
                 raise Refused("invalid", f"the body ended after {part.written:,} of {size_bytes:,} bytes")
             if (found := await part.digest()) != sha256:
                 raise Refused("invalid", f"the body has SHA-256 {found}, announced was {sha256}")
-            await part.commit()
+            await part.commit(durable=durable)
         finally:
             await part.discard()
     except DiskFull as error:

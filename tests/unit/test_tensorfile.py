@@ -12,7 +12,15 @@ import pytest
 import safetensors
 
 from node.errors import TensorFileError
-from node.tensorfile import MAX_HEADER_BYTES, Header, TensorInfo, parse_header, read_header, write_tensors
+from node.tensorfile import (
+    MAX_HEADER_BYTES,
+    Header,
+    TensorInfo,
+    cut_rows,
+    parse_header,
+    read_header,
+    write_tensors,
+)
 
 GOOD = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
 
@@ -168,3 +176,55 @@ def test_thousands_of_mutations_are_either_refused_or_read_as_the_reference_read
         reference = {name: list(info["shape"]) for name, info in safetensors.deserialize(bytes(mutant))}
         assert {name: list(info.shape) for name, info in found.tensors.items()} == reference
     assert accepted > 20
+
+
+def test_rows_are_cut_out_as_the_reference_implementation_would(tmp_path: Path) -> None:
+    source, target = tmp_path / "whole.safetensors", tmp_path / "part.safetensors"
+    rng = random.Random(3)
+    tensors = {
+        "ids": ("I64", (9, 2, 3), rng.randbytes(9 * 6 * 8)),
+        "mask": ("U8", (9, 5), rng.randbytes(45)),
+        "weight": ("F32", (9,), rng.randbytes(36)),
+    }
+    write_tensors(source, tensors, metadata={"k": "v"})
+    size, sha256 = cut_rows(source, target, 2, 7)
+    content = target.read_bytes()
+    assert (size, sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert read_header(target).metadata == {"k": "v"}
+    found = dict(safetensors.deserialize(content))
+    for name, (dtype, shape, data) in tensors.items():
+        row = len(data) // 9
+        assert found[name]["shape"] == [5, *shape[1:]]
+        assert (found[name]["dtype"], bytes(found[name]["data"])) == (dtype, data[2 * row : 7 * row])
+
+
+def test_a_cut_keeps_every_tensor_aligned_whatever_the_order_in_the_file(tmp_path: Path) -> None:
+    """torch takes no view of a float that begins at an odd byte."""
+    header = {
+        "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
+        "b": {"dtype": "F32", "shape": [4], "data_offsets": [4, 20]},
+    }
+    prefix, _ = file_of(header, 20)
+    source, target = tmp_path / "whole.safetensors", tmp_path / "part.safetensors"
+    source.write_bytes(prefix + bytes(range(20)))
+    cut_rows(source, target, 1, 2)
+    made = read_header(target)
+    assert made.tensors == {"b": TensorInfo("F32", (1,), 0, 4), "a": TensorInfo("U8", (1,), 4, 5)}
+    assert target.read_bytes()[made.data_start :] == bytes([8, 9, 10, 11, 1])
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 10), (-1, 3), (4, 4), (5, 4), (9, 10)])
+def test_rows_that_are_not_there_cannot_be_cut_out(tmp_path: Path, start: int, end: int) -> None:
+    source, target = tmp_path / "whole.safetensors", tmp_path / "part.safetensors"
+    write_tensors(source, {"a": ("U8", (9,), bytes(9))})
+    with pytest.raises(TensorFileError, match="has 9 rows, not"):
+        cut_rows(source, target, start, end)
+    assert not target.exists()
+
+
+def test_tensors_without_common_rows_cannot_be_cut(tmp_path: Path) -> None:
+    source, target = tmp_path / "whole.safetensors", tmp_path / "part.safetensors"
+    write_tensors(source, {"a": ("U8", (9,), bytes(9)), "b": ("U8", (8,), bytes(8))})
+    with pytest.raises(TensorFileError, match="has no rows"):
+        cut_rows(source, target, 0, 2)
+    assert not target.exists()
