@@ -71,6 +71,70 @@ MIGRATIONS: list[str] = [
         work_dir TEXT NOT NULL, socket_path TEXT NOT NULL
     ) STRICT;
     """,
+    # Rounds are committed at the scheduler, in whatever epoch, once each. What an earlier epoch had done over again is
+    # gone; jobs that had not ended begin anew, for nothing of their versions was kept.
+    """
+    DELETE FROM metrics WHERE epoch <> (SELECT epoch FROM jobs WHERE jobs.job_id = metrics.job_id)
+        OR job_id IN (SELECT job_id FROM jobs WHERE ended_unix IS NULL);
+    DELETE FROM contributions WHERE epoch <> (SELECT epoch FROM jobs WHERE jobs.job_id = contributions.job_id)
+        OR job_id IN (SELECT job_id FROM jobs WHERE ended_unix IS NULL);
+    DELETE FROM rounds WHERE epoch <> (SELECT epoch FROM jobs WHERE jobs.job_id = rounds.job_id)
+        OR job_id IN (SELECT job_id FROM jobs WHERE ended_unix IS NULL);
+    UPDATE jobs SET round = 0, epoch = epoch + 1 WHERE ended_unix IS NULL;
+    ALTER TABLE jobs ADD COLUMN pass INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE jobs ADD COLUMN data_digest TEXT NOT NULL DEFAULT '';
+    CREATE UNIQUE INDEX one_commit_of_a_round ON rounds (job_id, round);
+
+    DROP TABLE slices_in_hand;
+    DROP TABLE slices;
+    ALTER TABLE contributions RENAME TO contributions_1;
+    CREATE TABLE contributions (
+        job_id TEXT NOT NULL REFERENCES jobs, round INTEGER NOT NULL, task_id TEXT NOT NULL,
+        from_round INTEGER NOT NULL, peer_id TEXT NOT NULL, samples INTEGER NOT NULL, weight REAL NOT NULL,
+        sha256 TEXT NOT NULL, norm REAL NOT NULL, spans TEXT NOT NULL DEFAULT '[]',
+        PRIMARY KEY (job_id, round, task_id, from_round)
+    ) STRICT;
+    INSERT INTO contributions SELECT job_id, round, task_id, round, peer_id, samples, samples, sha256, norm, '[]'
+        FROM contributions_1;
+    DROP TABLE contributions_1;
+
+    CREATE TABLE committed (
+        job_id TEXT NOT NULL REFERENCES jobs, pass INTEGER NOT NULL, slice INTEGER NOT NULL, low INTEGER NOT NULL,
+        high INTEGER NOT NULL, round INTEGER NOT NULL,
+        PRIMARY KEY (job_id, pass, slice, low)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE granted (
+        job_id TEXT NOT NULL REFERENCES jobs, task_id TEXT NOT NULL, pass INTEGER NOT NULL, slice INTEGER NOT NULL,
+        low INTEGER NOT NULL, high INTEGER NOT NULL
+    ) STRICT;
+    CREATE INDEX granted_to_task ON granted (task_id);
+
+    CREATE TABLE tasks (
+        job_id TEXT NOT NULL REFERENCES jobs, task_id TEXT PRIMARY KEY, number INTEGER NOT NULL, saved TEXT NOT NULL,
+        slice_number INTEGER NOT NULL DEFAULT 0, slice TEXT NOT NULL DEFAULT 'null'
+    ) STRICT;
+    CREATE INDEX tasks_of_job ON tasks (job_id);
+
+    CREATE TABLE held_leases (
+        lease_id TEXT PRIMARY KEY, job_id TEXT NOT NULL REFERENCES jobs, role TEXT NOT NULL, peer_id TEXT NOT NULL,
+        price REAL NOT NULL
+    ) STRICT;
+
+    CREATE TABLE journal (
+        job_id TEXT NOT NULL REFERENCES jobs, kind TEXT NOT NULL, number INTEGER NOT NULL, sha256 TEXT NOT NULL,
+        size_bytes INTEGER NOT NULL,
+        PRIMARY KEY (job_id, kind, number)
+    ) STRICT
+    """,
+    # One result for each slice of an inference job.
+    """
+    CREATE TABLE results (
+        job_id TEXT NOT NULL REFERENCES jobs, slice INTEGER NOT NULL, rows INTEGER NOT NULL, name TEXT NOT NULL,
+        sha256 TEXT NOT NULL, size_bytes INTEGER NOT NULL, task_id TEXT NOT NULL,
+        PRIMARY KEY (job_id, slice)
+    ) STRICT, WITHOUT ROWID
+    """,
 ]
 
 

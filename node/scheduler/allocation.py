@@ -101,6 +101,7 @@ class Allocation:
         self._new_id = new_id
         self._rng = rng
         self._held: dict[str, str] = {}
+        self._doubted: set[str] = set()
         self._accepting: dict[str, OfferHeld] = {}
         self._call: _Call | None = None
         self._past_calls: dict[str, float] = {}
@@ -108,6 +109,8 @@ class Allocation:
         self._too_dear = 0
         self._has_asked = False
         self._next_call_at: float | None = None
+        self._is_call_old = False
+        """Whether something has changed that the open call could not reach: the next one follows at once."""
         self._backoff_s = BACKOFF_FIRST_S
 
     @property
@@ -125,11 +128,31 @@ class Allocation:
         effects: list[AllocationEffect] = []
         self._past_calls = {key: end for key, end in self._past_calls.items() if end > now}
         call = self._call
-        if call is not None and now >= call.decides_at():
+        if call is not None and now >= call.decides_at() and not self._is_waiting:
             effects += self._decide(now, call)
-        if self._call is None and self.short > 0 and (self._next_call_at is None or now >= self._next_call_at):
+        wanted = self.short > 0 or self._is_waiting
+        if self._call is None and wanted and (self._next_call_at is None or now >= self._next_call_at):
             effects.append(self._open_call(now))
         return effects
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Offers are gathered for a lease that is only doubted: nothing is taken before it is lost."""
+        return self.wanted > 0 and self.short <= 0 and bool(self._doubted)
+
+    def hold(self, lease_id: str, peer_id: str) -> None:
+        """A lease of an earlier process, held again."""
+        self._held[lease_id] = peer_id
+
+    def doubt(self, now: float, lease_id: str) -> None:
+        """A held lease is likely to be lost soon: gather offers already."""
+        if lease_id in self._held:
+            self._doubted.add(lease_id)
+            self.poke(now)
+
+    def trust(self, lease_id: str) -> None:
+        """It is not."""
+        self._doubted.discard(lease_id)
 
     def offered(self, now: float, offer: OfferHeld) -> list[AllocationEffect]:
         """A worker offers. One that is late, where we are still short, opens a window of its own: never first come."""
@@ -175,6 +198,7 @@ class Allocation:
             # Answers to earlier calls do not say why this one is missing.
             self._has_asked = False
         peer_id = self._held.pop(lease_id, None)
+        self._doubted.discard(lease_id)
         if peer_id is None:
             return
         if reason:
@@ -182,9 +206,11 @@ class Allocation:
         self._backoff_s = BACKOFF_FIRST_S
         if self._call is None:
             self._next_call_at = now
+        self._is_call_old = self._call is not None
 
     def poke(self, now: float) -> None:
         """Somebody new is here: do not wait for the back-off to end."""
+        self._is_call_old = self._call is not None
         if self._call is None and self._next_call_at is not None:
             self._backoff_s = BACKOFF_FIRST_S
             self._next_call_at = min(self._next_call_at, now)
@@ -192,6 +218,7 @@ class Allocation:
     def stop(self) -> list[AllocationEffect]:
         """Look for nobody any more, and let go of what is not held."""
         self.wanted = 0
+        self._doubted.clear()
         offers = list(self._call.offers.values()) if self._call is not None else []
         offers += self._accepting.values()
         self._call = None
@@ -205,8 +232,8 @@ class Allocation:
     def next_at(self) -> float | None:
         """When `tick` has something to do, if nothing else happens."""
         if self._call is not None:
-            return self._call.decides_at()
-        return self._next_call_at if self.short > 0 else None
+            return None if self._is_waiting else self._call.decides_at()
+        return self._next_call_at if self.short > 0 or self._is_waiting else None
 
     def answers(self) -> str:
         """Why we are short, in words; empty before the first call was decided and where nothing is missing."""
@@ -227,13 +254,16 @@ class Allocation:
         taken = [*self._held.values(), *(offer.peer_id for offer in self._accepting.values())]
         assert len(taken) == len(set(taken)), "a peer is taken twice"
         assert self._call is None or self._next_call_at is None
+        assert self._doubted <= self._held.keys()
         assert BACKOFF_FIRST_S <= self._backoff_s <= BACKOFF_LIMIT_S
 
     def _open_call(self, now: float) -> Advertise:
         self._call = _Call(advert_id=self._new_id(), published_at=now)
         self._next_call_at = None
+        self._is_call_old = False
         exclude = tuple(sorted(self._taken_peers() | self.exclude))
-        return Advertise(self._call.advert_id, self.need, self.short, CALL_TTL_S, exclude)
+        count = max(self.short, len(self._doubted))
+        return Advertise(self._call.advert_id, self.need, count, CALL_TTL_S, exclude)
 
     def _decide(self, now: float, call: _Call) -> list[AllocationEffect]:
         effects: list[AllocationEffect] = []
@@ -251,7 +281,9 @@ class Allocation:
                 effects.append(self._accept(offer))
             else:
                 effects.append(DropOffer(offer.lease_id, offer.peer_id))
-        if self.short > 0:
+        if self.short > 0 and self._is_call_old:
+            self._next_call_at = now
+        elif self.short > 0:
             self._schedule(now)
         return effects
 

@@ -16,7 +16,7 @@ from node.errors import HyphaError, PeerError, PeerUntrusted, Refused
 from node.scheduler.allocation import OfferHeld
 from node.scheduler.leases import LEASE_S, RENEW_TIMEOUT_S
 from node.scheduler.messages import SetGroup, StartTask
-from node.wire import LeaseRenewed, ReleaseEarlier, ReleaseLease, RenewLease, SetMembers
+from node.wire import LeaseRenewed, MembersSet, ReleaseLease, RenewLease, SetMembers
 
 if TYPE_CHECKING:
     from node.network.overlay import Overlay
@@ -57,14 +57,6 @@ class WorkerCalls:
         request = RenewLease(lease_id=lease_id, job_id=self._job_id, duration_s=duration_s)
         return await self._overlay.call(peer_id, request, timeout_s=RENEW_TIMEOUT_S)
 
-    async def release_earlier(self, peer_id: str, older_than_s: float) -> None:
-        """Let go of what an earlier life of this scheduler held. Where that does not get through, silence does it."""
-        try:
-            request = ReleaseEarlier(job_id=self._job_id, older_than_s=older_than_s)
-            await self._overlay.call(peer_id, request, timeout_s=CALL_S)
-        except PeerError as error:
-            log.info("lease.not_released job=%s peer=%s reason=%s", self._job_id, peer_id, error)
-
     async def release(self, peer_id: str, lease_id: str) -> None:
         """Let a lease go. Where that does not get through, silence does it."""
         for _ in range(RELEASE_ATTEMPTS):
@@ -96,18 +88,17 @@ class WorkerCalls:
                 return None
         return None
 
-    async def set_group(self, effect: SetGroup, is_wanted: Callable[[], bool]) -> None:
-        """Tell the parameter server its members, trying again while `is_wanted`."""
+    async def set_group(self, effect: SetGroup, is_wanted: Callable[[], bool]) -> MembersSet | None:
+        """Tell the parameter server its members, trying again while `is_wanted`; answers with its open round."""
         request = SetMembers(task_id=effect.task_id, members=list(effect.members))
         while is_wanted():
             try:
-                await self._overlay.call(effect.peer_id, request, timeout_s=CALL_S)
+                return await self._overlay.call(effect.peer_id, request, timeout_s=CALL_S)
             except HyphaError as error:
                 # `unknown`, too: the task's dispatch may still be on its way.
                 log.debug("group.not_set task=%s reason=%s", effect.task_id, error)
                 await self._pause()
-            else:
-                return
+        return None
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._rng.uniform(*PAUSE_S))

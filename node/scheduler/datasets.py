@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import defaultdict
+from itertools import accumulate
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import msgspec
 
 from node.errors import DatasetError, HyphaError, PeerProtocol
-from node.wire import Manifest, SliceGrant
+from node.wire import Manifest, SliceGrant, Span
 
 if TYPE_CHECKING:
     from node.network.overlay import Overlay
@@ -28,17 +29,25 @@ class Dataset:
         self.manifest = manifest
         self.digest = digest
         self.providers = providers
+        self._first_rows = [0, *accumulate(info.rows for info in manifest.slices)]
 
     @classmethod
-    async def find(cls, overlay: Overlay, name: str) -> Dataset:
-        """Look a dataset up. Raises `DatasetError` where nobody serves it, or nobody a manifest that fits."""
+    async def find(cls, overlay: Overlay, name: str, wanted: str = "") -> Dataset:
+        """Look a dataset up, the one with the digest `wanted` if that is given.
+
+        Raises `DatasetError` where nobody serves it, or nobody a manifest that fits.
+        """
         by_digest: dict[str, list[str]] = defaultdict(list)
         for record in await overlay.providers(name):
             if record.slices > 0:
                 by_digest[record.digest].append(record.peer_id)
         if not by_digest:
             raise DatasetError(f'no node serves dataset "{name}"')
+        if wanted and wanted not in by_digest:
+            raise DatasetError(f'no node serves dataset "{name}" as it was when the job began')
         problem = ""
+        if wanted:
+            by_digest = {wanted: by_digest[wanted]}
         for digest, peers in sorted(by_digest.items(), key=lambda item: (-len(item[1]), item[0])):
             for peer_id in sorted(peers):
                 try:
@@ -58,16 +67,19 @@ class Dataset:
             {record.peer_id for record in records if record.digest == self.digest and record.slices}
         )
 
-    def grant(self, index: int, pass_: int) -> SliceGrant:
-        """What a task needs to know to fetch slice `index`."""
-        info = self.manifest.slices[index]
+    def grant(self, span: Span) -> SliceGrant:
+        """What a task needs to know to fetch these rows."""
+        info = self.manifest.slices[span.index]
         return SliceGrant(
-            index=index,
-            epoch=pass_,
+            index=span.index,
+            pass_=span.pass_,
+            start=span.start,
+            end=span.end,
             name=info.name,
             sha256=info.sha256,
             size_bytes=info.size_bytes,
             rows=info.rows,
+            first_row=self._first_rows[span.index],
             providers=list(self.providers),
         )
 

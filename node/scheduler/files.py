@@ -16,11 +16,12 @@ class SchedulerFiles:
     def __init__(self, state_dir: Path) -> None:
         self._root = state_dir / "scheduler"
         self._models = state_dir / "models"
+        self._results = state_dir / "results"
 
     def prepare(self) -> None:
         """Make the folders, and clear what a killed process left half done."""
         shutil.rmtree(self._root / "incoming", ignore_errors=True)
-        for name in ("incoming", "folders", "secrets"):
+        for name in ("incoming", "folders", "secrets", "jobs"):
             (self._root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._models.mkdir(parents=True, exist_ok=True)
         for left in self._models.glob(".*"):
@@ -44,6 +45,22 @@ class SchedulerFiles:
         part.mkdir()
         return part
 
+    def results(self, job_id: str) -> Path:
+        """Where the results of an inference job go, unless its description says otherwise."""
+        return self._results / job_id
+
+    def journal(self, job_id: str) -> Path:
+        """Where the versions of a job's journal lie."""
+        return self._root / "jobs" / job_id / "journal"
+
+    def checkpoints(self, job_id: str) -> Path:
+        """Where whole copies of a job's versions go, unless its description says otherwise."""
+        return self._root / "jobs" / job_id / "checkpoints"
+
+    def staging(self, job_id: str) -> Path:
+        """Where files are put together that go elsewhere."""
+        return self._root / "jobs" / job_id / "staging"
+
     def write_token(self, job_id: str, token: str) -> None:
         """Keep a job's secret where only this user can read it."""
         if not token:
@@ -63,9 +80,11 @@ class SchedulerFiles:
             return ""
 
     def forget(self, job_id: str) -> None:
-        """The job is over: its secret and its folder are not needed any more."""
+        """The job cannot go on any more: its secret, its folder and its journal are not needed."""
         (self._root / "secrets" / job_id).unlink(missing_ok=True)
         self.folder(job_id).unlink(missing_ok=True)
+        shutil.rmtree(self.journal(job_id), ignore_errors=True)
+        shutil.rmtree(self.staging(job_id), ignore_errors=True)
 
 
 def place_model(part: Path, target: Path) -> None:

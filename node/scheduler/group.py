@@ -1,12 +1,12 @@
-"""The tasks of a job: one parameter server and its training tasks. Pure bookkeeping for `job.py`."""
+"""The tasks of a job. Pure bookkeeping for its machine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from node.scheduler.messages import AGGREGATE, TRAIN, Order
+from node.scheduler.messages import AGGREGATE, TRAIN, SavedTask
 from node.views import TaskView
-from node.wire import AggregateTask, Dispatch, Member, TrainTask
+from node.wire import ExportedFile, Member, VersionFile
 
 ALIVE = frozenset({"dispatched", "starting", "running", "ready", "exported"})
 ENDED_SHOWN = 10
@@ -32,11 +32,51 @@ class Task:
     exit_code: int | None = None
     detail: str = ""
     tail: list[str] = field(default_factory=list)
+    exported: tuple[ExportedFile, ...] = ()
+    return_number: int = 0
+    files: tuple[VersionFile, ...] = ()
+    """What a parameter server starts from."""
 
     @property
     def is_alive(self) -> bool:
         """Whether it may still do something."""
         return self.state in ALIVE
+
+    def saved(self) -> SavedTask:
+        """What of it outlives this process, but for its grants."""
+        return SavedTask(
+            self.task_id,
+            self.role,
+            self.peer_id,
+            self.lease_id,
+            self.epoch,
+            self.since_round,
+            self.state,
+            self.detail,
+            self.exit_code,
+            self.exported,
+            self.return_number,
+            self.files,
+        )
+
+    @classmethod
+    def restored(cls, saved: SavedTask, round_: int) -> Task:
+        """A task of an earlier process; what it has done of the open round, its next report tells."""
+        return cls(
+            saved.task_id,
+            saved.role,
+            saved.peer_id,
+            saved.lease_id,
+            saved.epoch,
+            saved.since_round,
+            saved.state,
+            round=round_,
+            detail=saved.detail,
+            exit_code=saved.exit_code,
+            exported=saved.exported,
+            return_number=saved.return_number,
+            files=saved.files,
+        )
 
     def view(self) -> TaskView:
         """As an operator sees it."""
@@ -59,18 +99,25 @@ class Task:
 class Group:
     """All tasks of a job, those that ended included."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, job_id: str, next_number: int = 0) -> None:
         self.tasks: dict[str, Task] = {}
-        self._order = order
-        self._next_number = 0
+        self._job_id = job_id
+        self._next_number = next_number
+        self._servers: list[Task] = []
 
-    def add(self, role: str, lease_id: str, peer_id: str, *, epoch: int, round_: int) -> Task:
+    def add(self, role: str, lease_id: str, peer_id: str, *, epoch: int, since_round: int, round_: int) -> Task:
         """A new task under this lease."""
-        task_id = f"{self._order.job_id}.{epoch}.{self._next_number}"
+        task_id = f"{self._job_id}.{epoch}.{self._next_number}"
         self._next_number += 1
-        task = Task(task_id, role, peer_id, lease_id, epoch, round_, round=round_)
-        self.tasks[task_id] = task
+        task = Task(task_id, role, peer_id, lease_id, epoch, since_round, round=round_)
+        self.restore(task)
         return task
+
+    def restore(self, task: Task) -> None:
+        """A task of an earlier process."""
+        self.tasks[task.task_id] = task
+        if task.role == AGGREGATE:
+            self._servers.append(task)
 
     def alive(self, role: str) -> list[Task]:
         """Tasks of a role that are not over, in the order of their dispatch."""
@@ -79,7 +126,7 @@ class Group:
     @property
     def server(self) -> Task | None:
         """The parameter server's task."""
-        return next(iter(self.alive(AGGREGATE)), None)
+        return next((task for task in self._servers if task.is_alive), None)
 
     def under(self, lease_id: str) -> Task | None:
         """The task that runs under a lease."""
@@ -97,40 +144,3 @@ class Group:
         ended = [task.task_id for task in self.tasks.values() if not task.is_alive]
         hidden = set(ended[:-ENDED_SHOWN])
         return [task.view() for task in self.tasks.values() if task.task_id not in hidden]
-
-    def dispatch_of(self, task: Task, *, evaluate: bool) -> Dispatch:
-        """The message that starts a task."""
-        order = self._order
-        body: TrainTask | AggregateTask
-        if task.role == AGGREGATE:
-            body = AggregateTask(
-                model=order.model,
-                optimizer=order.outer,
-                rounds=order.rounds,
-                members=list(self.members()),
-                min_members=order.min_workers,
-            )
-        else:
-            server = self.server
-            assert server is not None, "a training task needs its parameter server"
-            body = TrainTask(
-                model=order.model,
-                dataset=order.dataset,
-                parameter_server=server.peer_id,
-                optimizer=order.inner,
-                batch_size=order.batch_size,
-                rounds=order.rounds,
-                preprocessor=order.preprocessor,
-                validation_dataset=order.validation_dataset,
-                evaluate=evaluate,
-            )
-        return Dispatch(
-            lease_id=task.lease_id,
-            job_id=order.job_id,
-            task_id=task.task_id,
-            epoch=task.epoch,
-            executor=order.needs[task.role].executor,
-            task=body,
-            folder_sha256=order.folder_sha256,
-            runs_job_code=order.runs_job_code,
-        )

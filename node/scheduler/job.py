@@ -1,88 +1,150 @@
-"""A job, from its submission to its model: events in, effects out. It never awaits and never reads a clock.
+"""A training job, from its submission to its model: events in, effects out. It never awaits and never reads a clock.
 
     waiting -> starting -> running -> exporting -> done
        ^                      |           |
-       +------ a new epoch, when the parameter server is lost (from round 0)
+       +-- a new epoch, when the parameter server is lost: it is placed again, from the last committed version
 
 Every state but the last can end in `failed` or `cancelled`. A group is one parameter server and up to `workers`
-training tasks; it begins when `min_workers` leases are held, the rest join when they are found. Nothing of an earlier
-epoch counts.
+training tasks; it begins when `min_workers` leases are held, the rest join when they are found. Leases beyond that wait
+in reserve. The epoch counts parameter servers: training tasks outlive theirs, and nothing of an earlier one counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from node.errors import Refused
 from node.scheduler import messages as m
+from node.scheduler.allocation import Need
+from node.scheduler.crew import Crew
 from node.scheduler.group import Group, Task
+from node.scheduler.journal import Chain
+from node.scheduler.machine import Saved
 from node.scheduler.messages import AGGREGATE, TRAIN, JobEffect, JobEvent, Order
-from node.scheduler.plan import RoundPlan
-from node.scheduler.score import Score
-from node.scheduler.slices import Grant, SliceTracker
-from node.scheduler.texts import failure_text, short_of_workers_text, waiting_text
+from node.scheduler.rounds import Rounds
+from node.scheduler.texts import failure_text, round_text, running_text, server_lost_text, waiting_text
 from node.views import JobView
-from node.wire import Plan, Progress, RoundCommitted, TaskStatus
+from node.wire import CommitRound, Plan, Progress, Span, TaskStatus
 
 FAILURES_ALLOWED = 2
-"""One more failed task than this, and the job has failed."""
+"""One more failed task than this since the last committed round, and the job has failed."""
 LAST_EVALUATION_S = 60.0
 """How long a finished job waits for the validation loss of its last version."""
 ENDED = frozenset({"done", "failed", "cancelled"})
+SERVING = frozenset({"ready", "exported"})
+"""States in which a parameter server can be sent updates."""
 
 
 class Job:
-    """One job's state machine."""
+    """One training job's state machine."""
 
     def __init__(
-        self, order: Order, *, now: float, age_s: float = 0.0, epoch: int = 0, name_of: Callable[[str], str] = str
+        self,
+        order: Order,
+        *,
+        now: float,
+        age_s: float = 0.0,
+        saved: Saved | None = None,
+        name_of: Callable[[str], str] = str,
     ) -> None:
+        saved = saved or Saved()
         self.order = order
         self.state = "waiting"
         self.reason = ""
-        self.epoch = epoch
-        self.round = 0
         self.model_dir = ""
-        self.group = Group(order)
-        self.score = Score(order.job_id, began_at=now - age_s)
-        self._name_of = name_of
-        self._slices: SliceTracker | None = None
-        self._plan = RoundPlan(order.budget, order.batch_size)
-        self._idle: dict[str, str] = {}
-        self._prices: dict[str, float] = {}
-        self._seen_leases: set[str] = set()
+        self.rounds = Rounds(order, saved, now=now, age_s=age_s)
+        self.crew = Crew(order, saved, self.rounds, name_of, now if saved.tasks else now - age_s)
         self._answers: dict[str, str] = {}
-        self._used: list[m.UsedSlice] = []
-        self._kept: list[m.UsedSlice] = []
-        self._evaluator: str = ""
         self._failures = 0
-        self._has_lost = False
         self._data_missing = ""
-        self._restart_reason = f"started again from round 0 (epoch {epoch})" if epoch else ""
-        self._sought_at: float | None = now - age_s
-        self._round_began_at = now
-        self._exported: TaskStatus | None = None
-        self._pull_asked = False
+        self._pull_asked = ""
+        """The parameter server whose export is on its way here."""
         self._pulled_at: float | None = None
+
+    # ---- what the shell looks at ----------------------------------------------------------------
+
+    @property
+    def job_id(self) -> str:
+        """Its id."""
+        return self.order.job_id
+
+    @property
+    def name(self) -> str:
+        """What its operator calls it."""
+        return self.order.name
+
+    @property
+    def dataset(self) -> str:
+        """What it trains on."""
+        return self.order.dataset
+
+    @property
+    def validation_dataset(self) -> str:
+        """What its versions are judged by, if anything."""
+        return self.order.validation_dataset
+
+    @property
+    def data_digest(self) -> str:
+        """Of the dataset's manifest, once it is found."""
+        return self.rounds.data_digest
+
+    @property
+    def needs(self) -> dict[str, Need]:
+        """Leases for the parameter server and for the workers."""
+        return self.order.needs
+
+    @property
+    def group(self) -> Group:
+        """All tasks."""
+        return self.crew.group
+
+    @property
+    def epoch(self) -> int:
+        """How many parameter servers were lost."""
+        return self.crew.epoch
+
+    @property
+    def round(self) -> int:
+        """The open one; so many are committed."""
+        return self.rounds.round
+
+    @property
+    def chain(self) -> Chain:
+        """The journal's files."""
+        return self.rounds.chain
 
     @property
     def is_over(self) -> bool:
         """Whether the job has ended, in whatever way."""
         return self.state in ENDED
 
+    # ---- events ---------------------------------------------------------------------------------
+
     def begin(self, now: float) -> list[JobEffect]:
-        """The first thing to do."""
-        return [m.SaveState(), m.FindData(), *self._settle(now)]
+        """The first thing to do, in this process: tasks of an earlier one are told again what they may not know."""
+        effects: list[JobEffect] = [m.SaveState(), m.FindData()]
+        server = self.group.server
+        for task in [*self.group.alive(AGGREGATE), *self.group.alive(TRAIN)]:
+            if task.state == "dispatched" and (server is not None or task.role == AGGREGATE):
+                effects.append(self.crew.start_task(task))
+        if server is not None:
+            effects.append(self.crew.set_group(server))
+            if self.chain.version is None and server.files:
+                effects.append(m.PullBase(self.epoch, server.peer_id, server.files))
+        return [*effects, *self._settle(now)]
 
     def handle(self, now: float, event: JobEvent) -> list[JobEffect]:
         """Take an event; answers with what is to be done, in this order.
 
-        Raises `Refused` (`busy`) for a round's report that comes before its predecessor's.
+        Raises `Refused` for a round that cannot be committed, having changed nothing.
         """
         if self.is_over:
             return [m.ReleaseHeld(event.lease_id, event.peer_id)] if isinstance(event, m.LeaseHeld) else []
         before = (self.state, self.epoch)
         effects = self._take(now, event)
+        effects += [] if self.is_over else self.crew.fill(now)
         effects += self._settle(now)
         if (self.state, self.epoch) != before:
             effects.append(m.SaveState())
@@ -90,74 +152,105 @@ class Job:
 
     def _take(self, now: float, event: JobEvent) -> list[JobEffect]:
         match event:
-            case m.DataFound(slices):
-                return self._data_found(slices)
+            case m.DataFound():
+                return self._data_found(event)
             case m.DataMissing(reason):
                 self._data_missing = reason
-            case m.LeaseHeld(role, lease_id, peer_id, price):
-                return self._lease_held(now, role, lease_id, peer_id, price)
+            case m.LeaseHeld():
+                return self.crew.lease_held(now, event)
             case m.LeaseLost(lease_id, reason):
-                return self._lease_lost(now, lease_id, reason)
+                return self._lease_lost(lease_id, reason)
             case m.SearchAnswered(role, text):
                 self._answers[role] = text
             case m.DispatchRefused(task_id, reason):
-                return self._dispatch_refused(now, task_id, reason)
+                return self._dispatch_refused(task_id, reason)
             case m.TaskReported(status):
-                return self._task_reported(now, status)
+                return self._task_reported(status)
+            case m.GroupSet():
+                return self.crew.group_set(event)
             case m.Measured(task_id, round_, metrics):
                 task = self.group.tasks.get(task_id)
-                return list(self.score.measured(now, task.peer_id, task_id, round_, metrics)) if task else []
-            case m.Committed(report):
-                return self._committed(now, report)
+                return list(self.rounds.score.measured(now, task.peer_id, task_id, round_, metrics)) if task else []
+            case m.Committing(report):
+                return self._commit(now, report) if self.asks_to_commit(report) else []
+            case m.BaseKept(_, files):
+                return self.rounds.base_kept(files)
+            case m.BaseFailed(_, reason):
+                return [self.crew.note("journal.late", f"a new base of the journal: {reason}", level="warning")]
             case m.ExportPulled(model_dir):
                 self.model_dir = model_dir
                 self._pulled_at = now
+                self.crew.is_model_here = True
             case m.ExportFailed(reason):
                 return self._end("failed", f"the model could not be stored: {reason}")
             case m.CancelAsked(by):
                 return self._end("cancelled", f"cancelled by {by}")
             case m.Ticked():
-                pass
+                return self._name_stragglers(now)
         return []
 
     # ---- what tasks ask -------------------------------------------------------------------------
 
+    def asks_to_commit(self, report: CommitRound) -> bool:
+        """Whether this round is to be committed; False where it is already. Raises `Refused` otherwise."""
+        if report.round == self.round - 1 and report.weights.sha256 == self.rounds.digest:
+            return False
+        server = self.group.server
+        if server is None or report.task_id != server.task_id or report.epoch != self.epoch:
+            raise Refused("stale", f"epoch {report.epoch} is over: the job is in epoch {self.epoch}")
+        if report.round < self.round:
+            raise Refused("stale", f"round {report.round} is committed, with other weights")
+        self.rounds.check(report, self.group.tasks)
+        return True
+
     def progress(self, now: float, report: Progress) -> tuple[Plan, list[JobEffect]]:
-        """A training task reports; the plan says when to send its update. The round number makes late ones harmless."""
+        """A training task reports; the plan says when and where to send its update. The round number makes late ones
+        harmless. Raises `Refused` (`stale`) for a task that is over."""
         task = self.group.tasks[report.task_id]
-        evaluate = task.task_id == self._evaluator
-        if not task.is_alive or self.is_over or report.round < self.round:
-            return Plan(round=report.round, target_batches=max(1, report.batches), evaluate=evaluate), []
-        if self.round == 0 and not self.score.has_progress:
-            self._round_began_at = now
+        if not task.is_alive or self.is_over:
+            raise Refused("stale", f"task {task.task_id} is over")
+        effects = self.rounds.returned(task, report.return_number, report.returned)
+        plan = self._plan_for(task, report.round)
+        if report.round < self.round:
+            return replace(plan, target_batches=max(1, report.batches)), effects
+        if self.round == 0 and not self.rounds.score.has_progress:
+            self.rounds.began_at = now
         task.state = "running"
         task.round = report.round
         task.batches, task.samples, task.batch_s = report.batches, report.samples, report.batch_s
-        effects: list[JobEffect] = list(self.score.progressed(now, task, report))
-        if report.round > self.round:
-            return Plan(round=report.round, evaluate=evaluate), effects
-        target = self._plan.report(
-            now, task.task_id, batches=report.batches, samples=report.samples, batch_s=report.batch_s
-        )
+        effects += self.rounds.score.progressed(now, task, report)
+        if report.round == self.round:
+            if task.since_round > self.round and report.batches:
+                effects += self.crew.arrived(task)
+            target = self.rounds.plan.report(
+                now, task.task_id, batches=report.batches, samples=report.samples, batch_s=report.batch_s
+            )
+            plan = replace(plan, target_batches=target)
         if self.state == "starting":
             effects += self._settle(now)
             if self.state != "starting":
                 effects.append(m.SaveState())
-        return Plan(round=report.round, target_batches=target, evaluate=evaluate), effects
+        return plan, effects
 
-    def next_slice(self, task_id: str, used: list[tuple[int, int]]) -> Grant | None:
-        """Note what a task has used, and give it its next slice; None when there is no more to do."""
-        task = self.group.tasks[task_id]
-        if self._slices is None or not task.is_alive:
-            return None
-        for pass_, index in used:
-            grant = Grant(pass_, index)
-            if self._slices.used(task_id, grant):
-                self._used.append(m.UsedSlice(pass_, index, task_id, self.round))
-        return None if self.round >= self.order.rounds else self._slices.give(task_id)
+    def _plan_for(self, task: Task, round_: int) -> Plan:
+        server = self.group.server
+        is_whole_cycle = (round_ + 1) % self.order.sync.fragments == 0
+        return Plan(
+            round=round_,
+            evaluate=is_whole_cycle and task.task_id == self.crew.evaluator,
+            epoch=self.epoch,
+            parameter_server=server.peer_id if server is not None and server.state in SERVING else "",
+        )
+
+    def next_slice(self, now: float, task_id: str, number: int) -> tuple[Span | None, list[JobEffect]]:
+        """The rows for request `number` of a task; None when there are none now, or never any more."""
+        if self.is_over or not self.group.tasks[task_id].is_alive:
+            return None, []
+        return self.rounds.next_slice(task_id, number)
 
     def view(self, now: float, scheduler: str) -> JobView:
         """As an operator sees it."""
+        ledger = self.rounds.ledger
         return JobView(
             id=self.order.job_id,
             name=self.order.name,
@@ -169,12 +262,12 @@ class Job:
             rounds=self.order.rounds,
             workers=len(self.group.alive(TRAIN)),
             workers_wanted=self.order.workers,
-            epoch=self._slices.pass_ if self._slices else 0,
-            slices=self._slices.counts() if self._slices else {},
-            price=sum(self._prices.values()),
+            epoch=ledger.pass_ if ledger else 0,
+            slices=ledger.counts() if ledger else {},
+            price=sum(self.crew.prices.values()),
             tasks=self.group.views(),
             model_dir=self.model_dir,
-            **self.score.summary(now),
+            **self.rounds.score.summary(now),
         )
 
     def abandon(self, reason: str) -> None:
@@ -183,248 +276,152 @@ class Job:
 
     def validate(self) -> None:
         """Raise AssertionError where the state contradicts itself."""
-        assert 0 <= self.round <= self.order.rounds
-        assert len(self.group.alive(AGGREGATE)) <= 1
-        living = [task for task in self.group.tasks.values() if task.is_alive]
-        assert {task.lease_id for task in living} | set(self._idle) == set(self._prices), "a lease without a use"
-        assert len({task.lease_id for task in living}) == len(living)
-        assert all(task.epoch == self.epoch for task in living)
-        if self._slices is not None:
-            self._slices.validate()
-            for task in self.group.tasks.values():
-                assert task.is_alive or not self._slices.given_to(task.task_id)
-        self._plan.validate()
-        if self.is_over:
-            assert not living and not self._prices
+        self.rounds.validate()
+        self.crew.validate()
+        assert not self.is_over or not self.crew.prices
 
-    # ---- events -----------------------------------------------------------------------------------
+    # ---- leases -----------------------------------------------------------------------------------
 
-    def _data_found(self, slices: int) -> list[JobEffect]:
+    def _data_found(self, found: m.DataFound) -> list[JobEffect]:
         self._data_missing = ""
-        if self._slices is None:
-            self._slices = SliceTracker(slices, self.order.model.seed)
-        elif self._slices.count != slices:
-            return self._end("failed", "the dataset has changed since the job began")
-        return [m.Search(AGGREGATE, 1), m.Search(TRAIN, self.order.workers)]
+        is_first = not self.rounds.data_digest
+        problem = self.rounds.data_found(found)
+        if problem:
+            return self._end("failed", problem)
+        effects: list[JobEffect] = [m.SaveState()] if is_first else []
+        for task in self.group.tasks.values():
+            if not task.is_alive and task.task_id not in self.crew.leaving:
+                effects += self.rounds.gone(task.task_id)
+        return effects + self.crew.searches()
 
-    def _lease_held(self, now: float, role: str, lease_id: str, peer_id: str, price: float) -> list[JobEffect]:
-        if lease_id in self._seen_leases:
-            return []
-        self._seen_leases.add(lease_id)
-        needed = 1 if role == AGGREGATE else self.order.workers
-        held = self.group.alive(role) if role == AGGREGATE else [*self.group.alive(TRAIN), *self._idle]
-        if len(held) >= needed or self.round >= self.order.rounds:
-            return [m.ReleaseHeld(lease_id, peer_id)]
-        self._prices[lease_id] = price
-        where = self._name_of(peer_id)
-        what = "parameter server" if role == AGGREGATE else "worker"
-        effects: list[JobEffect] = [
-            self._note("lease.held", f"{where} is held as {what}", lease=lease_id, peer=peer_id)
-        ]
-        if role == AGGREGATE:
-            self.group.add(AGGREGATE, lease_id, peer_id, epoch=self.epoch, round_=0)
-        else:
-            self._idle[lease_id] = peer_id
-        if len(self._prices) == 1 + self.order.workers and self._sought_at is not None:
-            seconds = f"{now - self._sought_at:.3f}"
-            self._sought_at = None
-            text = f"{self.order.name}: all {len(self._prices)} leases are held after {seconds} s"
-            effects.append(self._note("job.placed", text, seconds=seconds))
-        return effects + self._start(now, server_is_new=role == AGGREGATE)
-
-    def _start(self, now: float, *, server_is_new: bool = False) -> list[JobEffect]:
-        """Dispatch what can be: the parameter server at once, training tasks once enough leases are held."""
-        server = self.group.server
-        if server is None:
-            return []
-        new: list[Task] = []
-        if self.group.alive(TRAIN) or len(self._idle) >= self.order.min_workers:
-            for lease_id, peer_id in self._idle.items():
-                new.append(self.group.add(TRAIN, lease_id, peer_id, epoch=self.epoch, round_=self.round))
-                self._plan.join(new[-1].task_id)
-            self._idle.clear()
-        self._choose_evaluator()
-        started = [server, *new] if server_is_new else new
-        effects: list[JobEffect] = [
-            m.StartTask(task.peer_id, self.group.dispatch_of(task, evaluate=task.task_id == self._evaluator))
-            for task in started
-        ]
-        if new and not server_is_new:
-            effects.append(self._set_group(server))
-        return effects
-
-    def _lease_lost(self, now: float, lease_id: str, reason: str) -> list[JobEffect]:
-        self._prices.pop(lease_id, None)
-        self._idle.pop(lease_id, None)
-        task = self.group.under(lease_id)
+    def _lease_lost(self, lease_id: str, reason: str) -> list[JobEffect]:
+        task, effects = self.crew.lost(lease_id, reason)
         if task is None:
-            return []
-        task.state = "lost"
-        task.detail = reason
-        where = self._name_of(task.peer_id)
+            return effects
+        where = self.crew.name_of(task.peer_id)
         if task.role == AGGREGATE:
-            return self._restart(now, f"the parameter server on {where} was lost ({reason})")
-        effects = self._drop(task)
-        text = f"{where} was lost ({reason}); its slices went back"
-        return [*effects, self._note("worker.lost", text, level="warning", peer=task.peer_id, task=task.task_id)]
+            return effects + self.crew.server_gone(server_lost_text(where, reason, self.chain.version))
+        text = f"{where} was lost ({reason}); what it had not contributed goes back"
+        note = self.crew.note("worker.lost", text, level="warning", peer=task.peer_id, task=task.task_id)
+        return [*effects, *self.crew.drop(task), note]
 
-    def _dispatch_refused(self, now: float, task_id: str, reason: str) -> list[JobEffect]:
+    # ---- tasks ------------------------------------------------------------------------------------
+
+    def _dispatch_refused(self, task_id: str, reason: str) -> list[JobEffect]:
         task = self.group.tasks.get(task_id)
         if task is None or not task.is_alive:
             return []
         task.state, task.detail = "failed", reason
-        effects: list[JobEffect] = [m.Shun(task.role, task.peer_id, never=True), *self._release(task.lease_id, reason)]
-        text = f"{self._name_of(task.peer_id)} refused the {task.role} task: {reason}"
-        effects.append(self._note("task.refused", text, level="warning", peer=task.peer_id, task=task_id))
-        if task.role == AGGREGATE:
-            return effects + self._restart(now, text)
-        return effects + self._drop(task)
+        text = f"{self.crew.name_of(task.peer_id)} refused the {task.role} task: {reason}"
+        return [
+            m.SaveTask(task.saved()),
+            m.Shun(task.role, task.peer_id, never=True),
+            *self.crew.release(task.lease_id, reason),
+            self.crew.note("task.refused", text, level="warning", peer=task.peer_id, task=task_id),
+            *(self.crew.server_gone(text) if task.role == AGGREGATE else self.crew.drop(task)),
+        ]
 
-    def _task_reported(self, now: float, status: TaskStatus) -> list[JobEffect]:
+    def _task_reported(self, status: TaskStatus) -> list[JobEffect]:
         task = self.group.tasks.get(status.task_id)
         if task is None or not task.is_alive:
             return []
-        is_early = task.role == AGGREGATE or self.round < self.order.rounds - 1
-        if status.state == "failed" or (status.state == "finished" and is_early and self._exported is None):
-            return self._task_failed(now, task, status)
+        is_server = task.role == AGGREGATE
+        is_early = is_server or self.round < self.order.rounds - 1
+        if status.state == "failed" or (status.state == "finished" and is_early and task.state != "exported"):
+            return self._task_failed(task, status)
         if status.state == "cancelled":
-            released = self._release(task.lease_id)
-            return [*released, *self._lease_lost(now, task.lease_id, status.detail or "ended by its worker")]
+            lost = self._lease_lost(task.lease_id, status.detail or "ended by its worker")
+            return [m.ReleaseHeld(task.lease_id, task.peer_id), *lost]
         if status.state == "finished":
             # A parameter server that is done still serves its export until its lease is released. The report of the
             # last round may still be on its way when its workers are already done.
-            if task.role == AGGREGATE:
+            if is_server:
                 return []
             task.state = "finished"
-            return [*self._drop(task), *self._release(task.lease_id)]
+            return [m.SaveTask(task.saved()), *self.crew.drop(task), *self.crew.release(task.lease_id)]
         task.detail = status.detail
-        if status.state == "exported" and task.role == AGGREGATE:
-            task.state = "exported"
-            self._exported = status
-        elif status.state in ("starting", "running", "ready") and task.state != "exported":
-            task.state = "running" if task.state == "running" and status.state == "starting" else status.state
+        if status.state == "exported" and is_server:
+            task.state, task.exported = "exported", tuple(status.exported)
+            return [m.SaveTask(task.saved())]
+        if status.state in ("starting", "running", "ready") and task.state != "exported":
+            is_ready = is_server and status.state == "ready"
+            keeps = task.state == "ready" or (task.state == "running" and status.state == "starting")
+            task.state = task.state if keeps else status.state
+            return self._server_ready(task, status) if is_ready else []
         return []
 
-    def _task_failed(self, now: float, task: Task, status: TaskStatus) -> list[JobEffect]:
+    def _server_ready(self, server: Task, status: TaskStatus) -> list[JobEffect]:
+        problem = self.rounds.ready(self.epoch, server.peer_id, status.files)
+        if isinstance(problem, str):
+            return self._task_failed(
+                server, TaskStatus(task_id=server.task_id, lease_id=server.lease_id, state="failed", detail=problem)
+            )
+        server.files = tuple(status.files)
+        effects: list[JobEffect] = [m.SaveTask(server.saved()), *problem]
+        if self.crew.server_lost:
+            self.crew.server_lost = ""
+            text = f"the parameter server is on {self.crew.name_of(server.peer_id)} now, at version {self.round}"
+            effects.append(self.crew.note("job.server_placed", text, peer=server.peer_id))
+        return effects
+
+    def _task_failed(self, task: Task, status: TaskStatus) -> list[JobEffect]:
         task.state = "failed" if status.state == "finished" else status.state
         task.exit_code, task.tail = status.exit_code, list(status.tail)
         task.detail = status.detail or ("ended before its rounds were done" if status.state != "failed" else "")
-        text = failure_text(task.role, self._name_of(task.peer_id), status, task.detail)
+        text = failure_text(task.role, self.crew.name_of(task.peer_id), status, task.detail)
         self._failures += 1
         effects: list[JobEffect] = [
-            self._note("task.failed", text, level="error", peer=task.peer_id, task=task.task_id),
+            m.SaveTask(task.saved()),
+            self.crew.note("task.failed", text, level="error", peer=task.peer_id, task=task.task_id),
             m.Shun(task.role, task.peer_id),
-            *self._release(task.lease_id),
+            *self.crew.release(task.lease_id),
+            *(self.crew.server_gone(f"the {text}") if task.role == AGGREGATE else self.crew.drop(task)),
         ]
         if self._failures > FAILURES_ALLOWED:
-            effects += self._drop(task) if task.role == TRAIN else []
-            return effects + self._end("failed", f"{self._failures} tasks failed, the last one was the {text}")
-        return effects + (self._drop(task) if task.role == TRAIN else self._restart(now, f"the {text}"))
+            effects += self._end("failed", f"{self._failures} tasks failed, the last one was the {text}")
+        return effects
 
-    def _committed(self, now: float, report: RoundCommitted) -> list[JobEffect]:
+    # ---- rounds -------------------------------------------------------------------------------------
+
+    def _commit(self, now: float, report: CommitRound) -> list[JobEffect]:
         server = self.group.server
-        if server is None or report.task_id != server.task_id or report.round < self.round:
-            return []
-        if report.round > self.round:
-            raise Refused("busy", f"round {report.round} is reported before round {self.round}")
-        samples = sum(contribution.samples for contribution in report.contributions)
-        seconds = max(0.0, now - self._round_began_at)
-        effects: list[JobEffect] = list(self.score.committed(now, report, samples, seconds))
-        in_hand = [*self._kept, *(line for task in self.group.alive(TRAIN) for line in self._in_hand(task))]
-        effects.append(m.SaveRound(self.epoch, report, samples, seconds, tuple(self._used), tuple(in_hand)))
-        self._used.clear()
-        number = report.round + 1
-        text = f"round {number} of {self.order.rounds}: {len(report.contributions)} updates, {samples} samples"
-        left_out = "".join(f"; {task}: {why}" for task, why in sorted(report.left_out.items()))
+        assert server is not None
+        effects = self.rounds.commit(now, self.epoch, server.peer_id, report)
+        self._failures = 0
         level = "warning" if report.left_out else "info"
-        effects.append(self._note("round.committed", text + left_out, level=level, round=str(number)))
-        self.round = number
-        self._round_began_at = now
-        self._plan.open(number, now)
+        text = round_text(report, self.order.rounds, self.crew.name_of_task)
+        effects.append(self.crew.note("round.committed", text, level=level, round=str(self.round)))
+        for task_id, why in report.left_out.items():
+            if task_id in self.group.tasks:
+                self.group.tasks[task_id].detail = f"left out of round {report.round}: {why}"
+        effects += self.crew.settled(report.round)
         for task in self.group.alive(TRAIN):
-            if task.round < number:
-                task.round, task.batches, task.samples = number, 0, 0
-        if number >= self.order.rounds:
-            effects += [m.Search(TRAIN, 0), m.Search(AGGREGATE, 0)]
-            effects += [effect for lease_id in list(self._idle) for effect in self._release(lease_id)]
+            if task.round < self.round:
+                task.round, task.batches, task.samples = self.round, 0, 0
+        if self.rounds.is_over:
+            effects += self.crew.searches()
+            effects += [effect for lease_id in list(self.crew.idle) for effect in self.crew.release(lease_id)]
+        return effects
+
+    def _name_stragglers(self, now: float) -> list[JobEffect]:
+        if self.state != "running":
+            return []
+        effects: list[JobEffect] = []
+        for task_id, late_s in self.rounds.look_for_stragglers(now):
+            where = self.crew.name_of_task(task_id)
+            late = f"will be done {late_s:.0f} s after the others" if late_s < 1e6 else "does not report any more"
+            text = f"round {self.round + 1} waits for {where}: it {late}"
+            effects.append(self.crew.note("worker.behind", text, level="warning", task=task_id))
         return effects
 
     # ---- parts of them ------------------------------------------------------------------------------
 
-    def _drop(self, task: Task) -> list[JobEffect]:
-        """A training task is over: its slices go back, and the parameter server waits for it no more."""
-        if self._slices is not None:
-            self._kept += self._in_hand(task)
-            self._slices.lost(task.task_id)
-        self._plan.leave(task.task_id)
-        self._has_lost = self._has_lost or task.state != "finished"
-        self._choose_evaluator()
-        server = self.group.server
-        return [] if server is None or self.round >= self.order.rounds else [self._set_group(server)]
-
-    def _in_hand(self, task: Task) -> list[m.UsedSlice]:
-        grants = self._slices.given_to(task.task_id) if self._slices else []
-        return [m.UsedSlice(grant.pass_, grant.index, task.task_id, self.round) for grant in grants]
-
-    def _set_group(self, server: Task) -> m.SetGroup:
-        return m.SetGroup(server.task_id, server.peer_id, self.group.members())
-
-    def _release(self, lease_id: str, refusal: str = "") -> list[JobEffect]:
-        task = next((task for task in self.group.tasks.values() if task.lease_id == lease_id), None)
-        peer_id = self._idle.pop(lease_id, "") or (task.peer_id if task else "")
-        return [] if self._prices.pop(lease_id, None) is None else [m.ReleaseHeld(lease_id, peer_id, refusal)]
-
-    def _release_all(self, state: str) -> list[JobEffect]:
-        for task in self.group.tasks.values():
-            if task.is_alive:
-                task.state = state
-                if self._slices is not None:
-                    self._slices.lost(task.task_id)
-                self._plan.leave(task.task_id)
-        return [effect for lease_id in list(self._prices) for effect in self._release(lease_id)]
-
-    def _restart(self, now: float, why: str) -> list[JobEffect]:
-        """Without its parameter server a group has no weights: it begins again from round 0, in a new epoch."""
-        self._restart_reason = f"started again from round 0: {why}"
-        effects = self._release_all("cancelled")
-        self.epoch += 1
-        self.round = 0
-        self._plan = RoundPlan(self.order.budget, self.order.batch_size)
-        if self._slices is not None:
-            self._slices = SliceTracker(self._slices.count, self.order.model.seed)
-        self._used.clear()
-        self._kept.clear()
-        self.score.reset()
-        self._sought_at = now
-        self._round_began_at = now
-        self._exported, self._pull_asked, self._pulled_at, self._evaluator = None, False, None, ""
-        self._has_lost = False
-        return [
-            *effects,
-            self._note("job.restarted", self._restart_reason, level="warning"),
-            m.Search(AGGREGATE, 1),
-            m.Search(TRAIN, self.order.workers),
-        ]
-
     def _end(self, state: str, reason: str) -> list[JobEffect]:
         self.state, self.reason = state, reason
-        ended = "cancelled" if state == "cancelled" else "finished"
+        effects: list[JobEffect] = [m.Search(TRAIN, 0), m.Search(AGGREGATE, 0)]
+        effects += self.crew.end("cancelled" if state == "cancelled" else "finished")
         level = "error" if state == "failed" else "info"
-        return [
-            m.Search(TRAIN, 0),
-            m.Search(AGGREGATE, 0),
-            *self._release_all(ended),
-            self._note(f"job.{state}", f"{self.order.name}: {reason or state}", level=level),
-        ]
-
-    def _choose_evaluator(self) -> None:
-        task = self.group.tasks.get(self._evaluator)
-        if not self.order.validation_dataset or (task is not None and task.is_alive):
-            return
-        self._evaluator = next((task.task_id for task in self.group.alive(TRAIN)), "")
-
-    def _note(self, name: str, text: str, *, level: str = "info", **fields: str) -> m.Happened:
-        return m.Happened(name, text, level, {"job": self.order.job_id, **fields})
+        return [*effects, self.crew.note(f"job.{state}", f"{self.order.name}: {reason or state}", level=level)]
 
     # ---- where the job stands ---------------------------------------------------------------------
 
@@ -435,57 +432,56 @@ class Job:
         state_before, waiting_before = self.state, self.reason if self.state == "waiting" else ""
         workers = self.group.alive(TRAIN)
         server = self.group.server
-        if self.round >= self.order.rounds:
-            self.state, self.reason = "exporting", ""
+        if self.rounds.is_over:
+            self.state, self.reason = "exporting", self.crew.server_lost
             return self._settle_export(now)
         if server is None or not workers:
             self.state, self.reason = "waiting", self._waiting_text(server is not None)
-        elif not any(task.state == "running" for task in workers) or server.state in ("dispatched", "starting"):
-            self.state, self.reason = "starting", self._restart_reason
+        elif not any(task.state == "running" for task in workers) or server.state not in SERVING:
+            self.state, self.reason = "starting", self.crew.server_lost
         else:
-            self.state, self.reason = "running", self._running_text(len(workers))
-        has_cause = bool(self._data_missing) or "; " in self.reason
+            behind = [self.crew.name_of_task(task_id) for task_id in self.rounds.stragglers.behind]
+            answer = self._answers.get(TRAIN, "")
+            self.state = "running"
+            self.reason = running_text(
+                len(workers), self.order.workers, answer=answer, has_lost=self.crew.has_lost, behind=behind
+            )
+        has_cause = bool(self._data_missing or self.crew.server_lost) or "; " in self.reason
         if self.state == "waiting" and has_cause and self.reason != waiting_before:
-            return [self._note("job.waiting", f"{self.order.name}: {self.reason}")]
+            return [self.crew.note("job.waiting", f"{self.order.name}: {self.reason}")]
         if self.state == "running" and state_before != "running":
-            return [self._note("job.running", f"{self.order.name}: {len(workers)} of {self.order.workers} workers")]
+            return [self.crew.note("job.running", f"{self.order.name}: {len(workers)} of {self.order.workers} workers")]
         return []
 
     def _settle_export(self, now: float) -> list[JobEffect]:
         if self._pulled_at is not None:
             waited = now - self._pulled_at >= LAST_EVALUATION_S
-            evaluator = self.group.tasks.get(self._evaluator)
+            evaluator = self.group.tasks.get(self.crew.evaluator)
             nobody = evaluator is None or not evaluator.is_alive
-            if self.score.has_evaluation(self.order.rounds) or nobody or waited:
-                return [*self.score.closing(now), *self._end("done", ""), m.SaveState()]
+            if self.rounds.score.has_evaluation(self.order.rounds) or nobody or waited:
+                return [*self.rounds.score.closing(now), *self._end("done", ""), m.SaveState()]
             self.reason = "waiting for the last validation loss"
             return []
         server = self.group.server
-        if self._exported is None or server is None:
+        if server is None or server.state != "exported":
             return []
         self.reason = "fetching the model"
-        if self._pull_asked:
+        if self._pull_asked == server.task_id:
             return []
-        self._pull_asked = True
-        return [m.PullExport(server.peer_id, tuple(self._exported.exported))]
+        self._pull_asked = server.task_id
+        return [m.PullExport(server.peer_id, server.exported)]
 
     def _waiting_text(self, has_server: bool) -> str:
         if self._data_missing:
             return f"waiting: {self._data_missing}"
-        if self._slices is None:
+        if self.rounds.ledger is None:
             return "waiting: looking for the dataset"
         return waiting_text(
-            len(self._idle) + len(self.group.alive(TRAIN)),
+            len(self.crew.idle) + len(self.group.alive(TRAIN)),
             self.order.workers,
             has_server=has_server,
             workers_answer=self._answers.get(TRAIN, ""),
             server_answer=self._answers.get(AGGREGATE, ""),
-            has_lost=self._has_lost,
-            restarted=self._restart_reason,
+            has_lost=self.crew.has_lost,
+            server_lost=self.crew.server_lost,
         )
-
-    def _running_text(self, workers: int) -> str:
-        if workers >= self.order.workers:
-            return self._restart_reason if self.round == 0 else ""
-        answer = self._answers.get(TRAIN, "")
-        return short_of_workers_text(workers, self.order.workers, answer=answer, has_lost=self._has_lost)

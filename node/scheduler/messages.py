@@ -8,6 +8,8 @@ from node.jobspec import JobSpec
 from node.scheduler.allocation import Need
 from node.views import Point
 from node.wire import (
+    Aggregation,
+    CommitRound,
     Dispatch,
     ExecutorKind,
     ExportedFile,
@@ -15,12 +17,15 @@ from node.wire import (
     Member,
     ModelSource,
     OuterOptimizer,
-    RoundCommitted,
+    Span,
+    Sync,
     TaskStatus,
+    VersionFile,
 )
 
 TRAIN = "train"
 AGGREGATE = "aggregate"
+INFER = "inference"
 BATCH_SIZE = 16
 """Where the job does not bound it."""
 
@@ -44,6 +49,12 @@ class Order:
     needs: dict[str, Need]
     preprocessor: ModelSource | None = None
     folder_sha256: str = ""
+    spares: int = 0
+    """Leases held in reserve beside those of the workers."""
+    sync: Sync = field(default_factory=Sync)
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    precision: str = "fp32"
+    checkpoint_every: int = 0
 
     @property
     def runs_job_code(self) -> bool:
@@ -53,16 +64,18 @@ class Order:
 
 
 def order_of_spec(job_id: str, spec: JobSpec, folder_sha256: str) -> Order:
-    """The order that a job file makes."""
-    share = max(1, spec.rounds.avg_samples_between_updates // spec.num_workers)
+    """The order that a job file makes. With fragments, each of them has its own round, and its share of the samples."""
+    fragments = spec.sync.fragments
+    budget = max(1, spec.rounds.avg_samples_between_updates // fragments)
+    share = max(1, budget // spec.num_workers)
     train, server = spec.worker_price, spec.parameter_server_price
     return Order(
         job_id=job_id,
         name=spec.name,
         dataset=spec.dataset,
         validation_dataset=spec.validation_dataset,
-        rounds=spec.rounds.update_rounds,
-        budget=spec.rounds.avg_samples_between_updates,
+        rounds=spec.rounds.update_rounds * fragments,
+        budget=budget,
         batch_size=min(spec.rounds.max_batch_size or BATCH_SIZE, share),
         workers=spec.num_workers,
         min_workers=spec.min_workers,
@@ -71,6 +84,11 @@ def order_of_spec(job_id: str, spec: JobSpec, folder_sha256: str) -> Order:
         outer=spec.outer(),
         preprocessor=spec.preprocessor_source(),
         folder_sha256=folder_sha256,
+        spares=spec.spare_workers,
+        sync=spec.wire_sync(),
+        aggregation=spec.wire_aggregation(),
+        precision=spec.precision,
+        checkpoint_every=spec.checkpoint.every,
         needs={
             TRAIN: Need(
                 job_id,
@@ -92,14 +110,48 @@ def order_of_spec(job_id: str, spec: JobSpec, folder_sha256: str) -> Order:
     )
 
 
+# ---- what outlives a process ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease in our hands."""
+
+    role: str
+    lease_id: str
+    peer_id: str
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTask:
+    """A task as the store has it. `slice_number` and `slice` are of the last grant, to answer it again."""
+
+    task_id: str
+    role: str
+    peer_id: str
+    lease_id: str
+    epoch: int
+    since_round: int
+    state: str
+    detail: str = ""
+    exit_code: int | None = None
+    exported: tuple[ExportedFile, ...] = ()
+    return_number: int = 0
+    files: tuple[VersionFile, ...] = ()
+    slice_number: int = 0
+    slice: Span | None = None
+
+
 # ---- events ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class DataFound:
-    """The dataset (and the validation dataset) is served by somebody; `slices` of it are to be trained on."""
+    """The dataset (and the validation dataset) is served by somebody; `rows` are those of its slices, in order."""
 
-    slices: int
+    rows: tuple[int, ...]
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +212,35 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """The parameter server closed a round."""
+class GroupSet:
+    """The parameter server has taken these members over; round `round` was its open one."""
 
-    report: RoundCommitted
+    task_id: str
+    members: frozenset[str]
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """The parameter server asks for a round to be committed; its delta lies in our journal."""
+
+    report: CommitRound
+
+
+@dataclass(frozen=True, slots=True)
+class BaseKept:
+    """These files of one version lie in our journal, verified: its weights, and its momentum above version 0."""
+
+    epoch: int
+    files: tuple[VersionFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFailed:
+    """They could not be fetched."""
+
+    epoch: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +255,17 @@ class ExportFailed:
     """The final model cannot be stored here."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResultStored:
+    """The result of a slice lies whole at its destination, sent by this task."""
+
+    task_id: str
+    index: int
+    name: str
+    sha256: str
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +289,13 @@ JobEvent = (
     | DispatchRefused
     | TaskReported
     | Measured
-    | Committed
+    | GroupSet
+    | Committing
+    | BaseKept
+    | BaseFailed
     | ExportPulled
     | ExportFailed
+    | ResultStored
     | CancelAsked
     | Ticked
 )
@@ -261,26 +353,72 @@ class ReleaseHeld:
 
 
 @dataclass(frozen=True, slots=True)
-class UsedSlice:
-    """A line of the slice ledger: who had a slice, and the round in which that was told."""
+class SaveLease:
+    """Write down a lease that we hold."""
 
-    pass_: int
-    index: int
+    lease: HeldLease
+
+
+@dataclass(frozen=True, slots=True)
+class SaveLeaseGone:
+    """Strike a lease out."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveTask:
+    """Write a task down, in place of what is known of it."""
+
+    task: SavedTask
+
+
+@dataclass(frozen=True, slots=True)
+class SaveGrant:
+    """Write down that a task was given these rows with this request, before it is answered."""
+
     task_id: str
-    round: int
+    number: int
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class SaveGranted:
+    """Write down that these are the rows that a task has now."""
+
+    task_id: str
+    spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SaveRound:
-    """Write a round, with all that belongs to it, in one transaction, before the report is acknowledged."""
+    """Write a round, with all that belongs to it, in one transaction: that is what commits it."""
 
-    epoch: int
-    report: RoundCommitted
+    report: CommitRound
     samples: int
     seconds: float
-    used: tuple[UsedSlice, ...]
-    in_hand: tuple[UsedSlice, ...] = ()
-    """Given, and not told as used so far; its task may have trained on a part."""
+    bytes_up: int
+    bytes_down: int
+    pass_: int
+    """The oldest pass that is open after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveBase:
+    """Write down that the journal begins with these files, and has nothing before them."""
+
+    files: tuple[VersionFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveResult:
+    """Write down that the result of these rows is stored: they are committed, and no task has them any more."""
+
+    task_id: str
+    span: Span
+    name: str
+    sha256: str
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +427,36 @@ class SaveState:
 
 
 @dataclass(frozen=True, slots=True)
+class PullBase:
+    """Fetch these files of one version from the parameter server; `BaseKept` or `BaseFailed` follow."""
+
+    epoch: int
+    peer_id: str
+    files: tuple[VersionFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCheckpoint:
+    """Keep a whole copy of a version: these files of the parameter server, and the rows that count in it."""
+
+    version: int
+    peer_id: str
+    files: tuple[VersionFile, ...]
+    pass_: int
+    committed: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PullExport:
     """Fetch the exported model from the parameter server; `ExportPulled` or `ExportFailed` follow."""
 
     peer_id: str
     files: tuple[ExportedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreIndex:
+    """Put the list of all results beside them; `ExportPulled` or `ExportFailed` follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +476,8 @@ class Happened:
     fields: dict[str, str] = field(default_factory=dict)
 
 
+SaveEffect = SaveLease | SaveLeaseGone | SaveTask | SaveGrant | SaveGranted | SaveRound | SaveBase | SaveResult
+
 JobEffect = (
     FindData
     | Search
@@ -320,9 +485,12 @@ JobEffect = (
     | StartTask
     | SetGroup
     | ReleaseHeld
-    | SaveRound
+    | SaveEffect
     | SaveState
+    | PullBase
+    | KeepCheckpoint
     | PullExport
+    | StoreIndex
     | Plotted
     | Happened
 )

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from node.jobspec import JobSpec
-from node.scheduler.messages import SaveRound
-from node.store import Row, Store
+from node.scheduler.result_rows import results_of
+from node.store import Store
 from node.views import JobView, Point
 
 ENDED_SHOWN = 50
@@ -53,13 +53,14 @@ def insert_job(db: sqlite3.Connection, row: JobRow) -> None:
 
 
 def update_job(
-    db: sqlite3.Connection, job_id: str, *, state: str, reason: str, epoch: int, round_: int, model_dir: str
+    db: sqlite3.Connection, job_id: str, *, state: str, reason: str, epoch: int, model_dir: str, data_digest: str
 ) -> None:
-    """Write where a job stands."""
+    """Write where a job stands; its round is written with the round itself."""
     ended_unix = time.time() if state in ("done", "failed", "cancelled") else None
     db.execute(
-        "UPDATE jobs SET state = ?, reason = ?, epoch = ?, round = ?, model_dir = ?, ended_unix = ? WHERE job_id = ?",
-        (state, reason, epoch, round_, model_dir, ended_unix, job_id),
+        "UPDATE jobs SET state = ?, reason = ?, epoch = ?, model_dir = ?, data_digest = ?, ended_unix = ?"
+        " WHERE job_id = ?",
+        (state, reason, epoch, model_dir, data_digest, ended_unix, job_id),
     )
 
 
@@ -69,38 +70,6 @@ def insert_points(db: sqlite3.Connection, points: Sequence[tuple[int, Point]]) -
         "INSERT INTO metrics (job_id, epoch, name, worker, round, t_s, value) VALUES (?, ?, ?, ?, ?, ?, ?)",
         [(p.job_id, epoch, p.name, p.worker, p.round, p.t_s, p.value) for epoch, p in points],
     )
-
-
-def insert_round(db: sqlite3.Connection, job_id: str, save: SaveRound) -> None:
-    """Add a committed round: its contributions, the slices used for it, and the job's new round."""
-    report, epoch = save.report, save.epoch
-    left_out = msgspec.json.encode(report.left_out).decode()
-    db.execute(
-        "INSERT OR REPLACE INTO rounds (job_id, epoch, round, digest, samples, committed_unix, seconds, bytes_up,"
-        " bytes_down, left_out) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            *(job_id, epoch, report.round, report.digest, save.samples, time.time(), save.seconds),
-            *(report.bytes_up, report.bytes_down, left_out),
-        ),
-    )
-    db.executemany(
-        "INSERT OR REPLACE INTO contributions (job_id, epoch, round, task_id, peer_id, samples, sha256, norm)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (job_id, epoch, report.round, c.task_id, c.peer_id, c.samples, c.sha256, c.norm)
-            for c in report.contributions
-        ],
-    )
-    db.executemany(
-        "INSERT OR REPLACE INTO slices (job_id, epoch, pass, slice, task_id, round) VALUES (?, ?, ?, ?, ?, ?)",
-        [(job_id, epoch, used.pass_, used.index, used.task_id, used.round) for used in save.used],
-    )
-    db.execute("DELETE FROM slices_in_hand WHERE job_id = ? AND epoch = ?", (job_id, epoch))
-    db.executemany(
-        "INSERT INTO slices_in_hand (job_id, epoch, pass, slice, task_id, round) VALUES (?, ?, ?, ?, ?, ?)",
-        [(job_id, epoch, held.pass_, held.index, held.task_id, report.round) for held in save.in_hand],
-    )
-    db.execute("UPDATE jobs SET round = ?, epoch = ? WHERE job_id = ?", (report.round + 1, epoch, job_id))
 
 
 async def find_job(store: Store, job_id: str) -> JobRow | None:
@@ -124,62 +93,50 @@ async def ended_jobs(store: Store) -> list[JobRow]:
 
 
 async def points_of(store: Store, job_id: str) -> list[Point]:
-    """The curves of a job's last epoch, in the order they were drawn."""
+    """A job's curves, in the order they were drawn."""
     rows = await store.read(
-        "SELECT name, worker, round, t_s, value FROM metrics WHERE job_id = ? AND epoch ="
-        " (SELECT epoch FROM jobs WHERE job_id = ?) ORDER BY t_s, rowid",
-        (job_id, job_id),
+        "SELECT name, worker, round, t_s, value FROM metrics WHERE job_id = ? ORDER BY t_s, rowid", (job_id,)
     )
     return [Point(job_id=job_id, name=r[0], worker=r[1], round=r[2], t_s=r[3], value=r[4]) for r in rows]
 
 
 async def rounds_of(store: Store, job_id: str) -> list[dict[str, Any]]:
-    """The committed rounds of a job's last epoch: what went into each, and how to do it again.
+    """The committed rounds of a job: what went into each, and how to do it again.
 
-    `slices` are those told as used in the round, each task's in the order in which it trained on them. A slice may lie
-    across the end of a round: the samples of the contributions settle where. `in_hand`, of the newest round alone, goes
-    on from there: slices that tasks had and had not told as used, trained on in part or not at all.
+    `spans` of a contribution are the rows that it was trained on, `[pass, slice, start, end]`, in that order. One that
+    came late has the number of the round it was made for in `from_round`.
     """
-    epoch = "(SELECT epoch FROM jobs WHERE job_id = ?)"
     rounds = await store.read(
         "SELECT epoch, round, digest, samples, seconds, bytes_up, bytes_down, left_out FROM rounds"
-        f" WHERE job_id = ? AND epoch = {epoch} ORDER BY round",
-        (job_id, job_id),
+        " WHERE job_id = ? ORDER BY round",
+        (job_id,),
     )
     shares = await store.read(
-        "SELECT round, task_id, peer_id, samples, sha256, norm FROM contributions"
-        f" WHERE job_id = ? AND epoch = {epoch} ORDER BY round, task_id",
-        (job_id, job_id),
+        "SELECT round, task_id, peer_id, from_round, samples, weight, sha256, norm, spans FROM contributions"
+        " WHERE job_id = ? ORDER BY round, task_id, from_round",
+        (job_id,),
     )
-    lists = {
-        table: await store.read(
-            f"SELECT round, pass, slice, task_id FROM {table} WHERE job_id = ? AND epoch = {epoch} ORDER BY rowid",
-            (job_id, job_id),
-        )
-        for table in ("slices", "slices_in_hand")
-    }
     names = ("epoch", "round", "digest", "samples", "seconds", "bytes_up", "bytes_down")
-    keys = ("task_id", "peer_id", "samples", "sha256", "norm")
+    keys = ("task_id", "peer_id", "from_round", "samples", "weight", "sha256", "norm")
+    by_round: dict[int, list[dict[str, Any]]] = {}
+    for share in shares:
+        line = {**dict(zip(keys, share[1:8], strict=True)), "spans": msgspec.json.decode(share[8])}
+        by_round.setdefault(share[0], []).append(line)
     return [
         {
             **dict(zip(names, row, strict=False)),
             "left_out": msgspec.json.decode(row[7]),
-            "contributions": [dict(zip(keys, share[1:], strict=True)) for share in shares if share[0] == row[1]],
-            "slices": _slice_lines(lists["slices"], row[1]),
-            "in_hand": _slice_lines(lists["slices_in_hand"], row[1]),
+            "contributions": by_round.get(row[1], []),
         }
         for row in rounds
     ]
-
-
-def _slice_lines(lines: Sequence[Row], round_: int) -> list[dict[str, Any]]:
-    return [{"pass": line[1], "index": line[2], "task_id": line[3]} for line in lines if line[0] == round_]
 
 
 async def view_of_ended(store: Store, row: JobRow, scheduler: str) -> JobView:
     """A job that ended before this process began, as far as it was written down."""
     spec = row.job_spec()
     points = await points_of(store, row.job_id)
+    answered = [result["rows"] for result in await results_of(store, row.job_id)]
     rounds = await rounds_of(store, row.job_id)
     whole = [point for point in points if not point.worker]
     evaluations = sorted((p.round, p.value) for p in whole if p.name == "eval_loss")
@@ -192,10 +149,11 @@ async def view_of_ended(store: Store, row: JobRow, scheduler: str) -> JobView:
         reason=row.reason,
         dataset=spec.dataset,
         round=row.round,
-        rounds=spec.rounds.update_rounds,
+        rounds=spec.rounds.update_rounds * spec.sync.fragments,
         workers=0,
         workers_wanted=spec.num_workers,
-        samples=sum(line["samples"] for line in rounds),
+        samples=sum(line["samples"] for line in rounds) + sum(answered),
+        slices={"used": len(answered)} if answered else {},
         loss=last.get("loss"),
         eval_loss=evaluations[-1][1] if evaluations else None,
         first_eval_loss=evaluations[0][1] if evaluations else None,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
 from node.scheduler.group import Task
 from node.scheduler.messages import Plotted
 from node.views import Point
-from node.wire import Progress, RoundCommitted
+from node.wire import CommitRound, Progress
 
 LOSS_EVERY_S = 1.0
 """A worker's loss is plotted at most this often while a round is under way."""
@@ -32,15 +32,11 @@ class Summary(TypedDict):
 
 
 class Score:
-    """What a job has measured in its present epoch."""
+    """What a job has measured."""
 
     def __init__(self, job_id: str, *, began_at: float) -> None:
         self._job_id = job_id
         self._began_at = began_at
-        self.reset()
-
-    def reset(self) -> None:
-        """A new epoch begins."""
         self.has_progress = False
         self._samples = 0
         self._bytes_up = 0
@@ -51,9 +47,22 @@ class Score:
         self._losses: dict[tuple[int, str], float] = {}
         """The last batch's loss, until the round's own comes."""
         self._round_losses: dict[tuple[int, str], float] = {}
-        self._open: RoundCommitted | None = None
+        self._open: CommitRound | None = None
         """The newest round, while workers that it averaged have not told their loss yet."""
         self._seen: set[tuple[str, int, str]] = set()
+
+    def restore(self, points: Sequence[Point], samples: int, bytes_up: int, bytes_down: int) -> None:
+        """Go on from what an earlier process wrote down."""
+        self._samples, self._bytes_up, self._bytes_down = samples, bytes_up, bytes_down
+        for point in points:
+            if point.worker:
+                continue
+            if point.name == "eval_loss":
+                self._evaluations.setdefault(point.round, point.value)
+            elif point.name == "loss":
+                self._loss = point.value
+            elif point.name == "samples_per_s":
+                self._samples_per_s = point.value
 
     def has_evaluation(self, version: int) -> bool:
         """Whether the validation loss of this version is known."""
@@ -89,10 +98,12 @@ class Score:
                 self._round_losses[(round_, task_id)] = value
                 yield from self._loss_of_round(now)
 
-    def committed(self, now: float, report: RoundCommitted, samples: int, seconds: float) -> Iterator[Plotted]:
-        """A round is closed."""
+    def committed(
+        self, now: float, report: CommitRound, samples: int, seconds: float, bytes_up: int, bytes_down: int
+    ) -> Iterator[Plotted]:
+        """A round is committed; byte counts are the job's so far."""
         self._samples += samples
-        self._bytes_up, self._bytes_down = report.bytes_up, report.bytes_down
+        self._bytes_up, self._bytes_down = bytes_up, bytes_down
         yield from self.closing(now)
         self._losses = {key: loss for key, loss in self._losses.items() if key[0] >= report.round}
         self._round_losses = {key: loss for key, loss in self._round_losses.items() if key[0] >= report.round}
@@ -102,8 +113,8 @@ class Score:
         if samples and seconds > 0:
             self._samples_per_s = samples / seconds
             yield self._point(now, "samples_per_s", report.round, self._samples_per_s)
-        yield self._point(now, "bytes_up", report.round, float(report.bytes_up))
-        yield self._point(now, "bytes_down", report.round, float(report.bytes_down))
+        yield self._point(now, "bytes_up", report.round, float(bytes_up))
+        yield self._point(now, "bytes_down", report.round, float(bytes_down))
 
     def closing(self, now: float) -> Iterator[Plotted]:
         """The job ends: what is known of its last round is all that will be."""

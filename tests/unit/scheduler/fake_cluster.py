@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import itertools
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from node.wire import (
     Advertisement,
     AggregateTask,
     CancelTask,
+    CommitRound,
     Contribution,
     Decline,
     Dispatch,
@@ -35,17 +37,18 @@ from node.wire import (
     NextSlice,
     Offer,
     PeerRecord,
+    Plan,
     Progress,
     ProviderRecord,
-    ReleaseEarlier,
     ReleaseLease,
     RenewLease,
-    RoundCommitted,
     SetMembers,
     Signed,
     SliceInfo,
+    Span,
     TaskStatus,
     TrainTask,
+    VersionFile,
 )
 
 SCHEDULER = "S"
@@ -79,6 +82,7 @@ class FakeOverlay:
         self.adverts: list[Advertisement] = []
         self.watchers: list[Callable[[], None]] = []
         self._seq = itertools.count(1)
+        self._calls: set[asyncio.Future[Any]] = set()
 
     def on(self, request: type, handler: Callable[[Caller, Any], Awaitable[Any]], *, operator: bool = False) -> None:
         self.handlers[request] = handler
@@ -131,6 +135,10 @@ class FakeOverlay:
     async def call(self, peer_id: str, request: Any, *, timeout_s: float = 5.0) -> Any:
         await asyncio.sleep(0)
         worker = self.workers.get(peer_id)
+        if worker is not None and worker.is_dead:
+            raise PeerUnreachable(f"{peer_id} does not answer") from ConnectionRefusedError(
+                errno.ECONNREFUSED, "refused"
+            )
         if worker is None or peer_id in self.cut:
             raise PeerUnreachable(f"{peer_id} does not answer")
         return await worker.handle(request)
@@ -147,30 +155,75 @@ class FakeOverlay:
         yield FakeAnswer(body)
 
     async def connect(self, peer_id: str) -> socket.socket:
-        """A connection to a parameter server that has one file to give."""
-        if peer_id in self.cut:
+        """A connection to a parameter server, for one file."""
+        if peer_id in self.cut or peer_id not in self.workers:
             raise PeerUnreachable("cut off")
         ours, its = socket.socketpair()
-        threading.Thread(target=_give_model, args=(its,), daemon=True).start()
+        threading.Thread(target=_give_file, args=(its,), daemon=True).start()
         return ours
 
     async def told(self, peer_id: str, request: Any) -> Any:
         """A worker calls the scheduler."""
         if peer_id in self.cut:
             raise PeerUnreachable("cut off")
-        return await self.handlers[type(request)](caller(peer_id), request)
+        if type(request) not in self.handlers:
+            raise PeerUnreachable("the scheduler is not running")
+        call = asyncio.ensure_future(self.handlers[type(request)](caller(peer_id), request))
+        self._calls.add(call)
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            if call.cancelled():
+                raise PeerUnreachable("the scheduler died meanwhile") from None
+            raise
+        finally:
+            self._calls.discard(call)
+
+    async def scheduler_dies(self) -> None:
+        """Nobody answers any more, calls that are under way included."""
+        self.handlers.clear()
+        for call in list(self._calls):
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    def holder_of(self, task_id: str) -> str:
+        """The worker that was given a task."""
+        return next(
+            worker.peer_id
+            for worker in self.workers.values()
+            if any(dispatch.task_id == task_id for dispatch in worker.dispatched)
+        )
 
     def serve_dataset(self, name: str, slices: int) -> None:
         infos = [SliceInfo(name=f"s{n}", size_bytes=10, rows=8, sha256=f"{n:064x}") for n in range(slices)]
         self.datasets[name] = Manifest(name=name, slices=infos)
 
 
-def _give_model(connection: socket.socket) -> None:
-    with connection, connection.makefile("rwb") as stream:
+def content_of(path: str) -> bytes:
+    """What a parameter server has under a path: the export, or a version's file, which tells its own name."""
+    return MODEL if "/export/" in path else path.encode()
+
+
+def version_file(job_id: str, kind: str, number: int) -> VersionFile:
+    body = content_of(f"/bulk/jobs/{job_id}/{kind}/{number}")
+    return VersionFile(kind=kind, number=number, sha256=hashlib.sha256(body).hexdigest(), size_bytes=len(body))
+
+
+def _give_file(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError, IndexError), connection, connection.makefile("rwb") as stream:
+        body = content_of(stream.readline().decode().split(" ")[1])
         while stream.readline().strip():
             pass
-        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(MODEL)}\r\n\r\n"
-        stream.write(head.encode() + MODEL)
+        stream.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+
+
+async def _until_over(run: Coroutine[Any, Any, None]) -> None:
+    """A task whose scheduler says that it is over stops."""
+    try:
+        await run
+    except Refused as error:
+        if error.code != "stale":
+            raise
 
 
 class FakeContent:
@@ -206,10 +259,11 @@ class FakeAnswer:
 class FakeGroup:
     """What a parameter server knows."""
 
-    def __init__(self, members: list[str]) -> None:
+    def __init__(self, peer_id: str, members: list[str], version: int) -> None:
+        self.peer_id = peer_id
         self.members = members
-        self.updates: dict[str, int] = {}
-        self.version = 0
+        self.updates: dict[str, list[Span]] = {}
+        self.version = version
         self.changed = asyncio.Event()
 
 
@@ -221,10 +275,11 @@ class FakeWorker:
         self.peer_id = peer_id
         self.refusal = refusal
         self.crashes = crashes
+        self.is_dead = False
         self.leases: dict[str, int] = {}
         self.dispatched: list[Dispatch] = []
         self.released: list[str] = []
-        self.cleared: list[str] = []
+        self.ended: set[str] = set()
         self.pauses = asyncio.Event()
         self.pauses.set()
         self.groups: dict[str, FakeGroup] = {}
@@ -242,6 +297,16 @@ class FakeWorker:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def die(self) -> None:
+        """The process is killed: nothing of it is left, and it comes back with nothing."""
+        self.overlay.cut.add(self.peer_id)
+        self.is_dead = True
+        await self.close()
+        self.ended |= self.leases.keys()
+        self.leases.clear()
+        self.groups.clear()
+        self._task_of.clear()
 
     async def answer(self, advert: Advertisement) -> None:
         if self.refusal:
@@ -264,21 +329,23 @@ class FakeWorker:
     async def handle(self, request: Any) -> Any:
         match request:
             case RenewLease(lease_id=lease_id, duration_s=duration_s):
+                if lease_id not in self.leases and lease_id in self.ended:
+                    raise Refused("stale", "this lease is over")
                 self.leases[lease_id] = self.leases.get(lease_id, 0) + 1
                 return LeaseRenewed(duration_s=duration_s)
             case ReleaseLease(lease_id=lease_id):
                 self.released.append(lease_id)
+                self.ended.add(lease_id)
                 self.leases.pop(lease_id, None)
                 if task := self._task_of.pop(lease_id, None):
                     task.cancel()
                 return Ack()
-            case ReleaseEarlier(job_id=job_id):
-                self.cleared.append(job_id)
-                return Ack()
+            case Dispatch() if request.lease_id in self._task_of:
+                return Dispatched()
             case Dispatch():
                 self.dispatched.append(request)
                 run = self._serve(request) if isinstance(request.task, AggregateTask) else self._train(request)
-                self._task_of[request.lease_id] = self.spawn(run)
+                self._task_of[request.lease_id] = self.spawn(_until_over(run))
                 return Dispatched()
             case SetMembers():
                 group = self.groups.get(request.task_id.split(".")[0])
@@ -291,83 +358,124 @@ class FakeWorker:
                 return Ack()
         raise Refused("unknown", str(request))
 
+    async def tell(self, request: Any) -> Any:
+        """Call the scheduler until it answers."""
+        while True:
+            try:
+                return await self.overlay.told(self.peer_id, request)
+            except PeerUnreachable:
+                await asyncio.sleep(0.005)
+            except Refused as error:
+                if error.code != "busy":
+                    raise
+                await asyncio.sleep(0.005)
+
     async def status(self, dispatch: Dispatch, state: str, **more: Any) -> None:
-        await self.overlay.told(
-            self.peer_id, TaskStatus(task_id=dispatch.task_id, lease_id=dispatch.lease_id, state=state, **more)
-        )
+        await self.tell(TaskStatus(task_id=dispatch.task_id, lease_id=dispatch.lease_id, state=state, **more))
 
     async def _train(self, dispatch: Dispatch) -> None:
-        task, told = dispatch.task, self.overlay.told
+        task = dispatch.task
         assert isinstance(task, TrainTask)
         if self.crashes:
             self.crashes -= 1
             await self.status(dispatch, "failed", exit_code=7, tail=["Traceback", "RuntimeError: out of luck"])
             return
         await self.status(dispatch, "running")
-        while dispatch.job_id not in self.overlay.workers[task.parameter_server].groups:
-            await asyncio.sleep(0.002)
-        server = self.overlay.workers[task.parameter_server].groups[dispatch.job_id]
+        server = await self._server(dispatch.job_id, task.parameter_server)
         if task.evaluate:
             metrics = {"eval_loss": 5.0}
-            await told(self.peer_id, Measure(task_id=dispatch.task_id, round=0, metrics=metrics))
-        used: list[tuple[int, int]] = []
+            await self.tell(Measure(task_id=dispatch.task_id, round=0, metrics=metrics))
+        request = 0
         for number in range(server.version, task.rounds):
-            batches, target, evaluate = 0, None, False
-            while target is None or batches < target:
+            batches, spans, plan = 0, [], Plan(round=number)
+            while plan.target_batches is None or batches < plan.target_batches:
                 await self.pauses.wait()
-                grant = await told(self.peer_id, NextSlice(task_id=dispatch.task_id, dataset=task.dataset, used=used))
-                used = [(grant.epoch, grant.index)]
+                request += 1
+                ask = NextSlice(task_id=dispatch.task_id, dataset=task.dataset, number=request)
+                while (grant := await self.tell(ask)).index < 0:
+                    await asyncio.sleep(0.005)
+                spans.append(Span(grant.pass_, grant.index, grant.start, grant.end))
                 await asyncio.sleep(0.002)
                 batches += 1
-                plan = await told(
-                    self.peer_id,
-                    Progress(
-                        task_id=dispatch.task_id,
-                        round=number,
-                        batches=batches,
-                        samples=batches * task.batch_size,
-                        batch_s=0.002,
-                        loss=4.0 - number,
-                    ),
-                )
-                target, evaluate = plan.target_batches, plan.evaluate
-            server.updates[dispatch.task_id] = batches * task.batch_size
-            server.changed.set()
+                plan = await self.tell(self._progress(dispatch, number, batches))
             while server.version <= number:
-                await asyncio.sleep(0.002)
-            if evaluate:
+                group = (
+                    self.overlay.workers[plan.parameter_server].groups.get(dispatch.job_id)
+                    if plan.parameter_server
+                    else None
+                )
+                if group is not None and dispatch.task_id not in group.updates and group.version == number:
+                    group.updates[dispatch.task_id] = spans
+                    group.changed.set()
+                server = group or server
+                await asyncio.sleep(0.005)
+                plan = await self.tell(self._progress(dispatch, number, batches))
+            if plan.evaluate:
                 metrics = {"eval_loss": 4.0 - number}
-                await told(self.peer_id, Measure(task_id=dispatch.task_id, round=number + 1, metrics=metrics))
+                await self.tell(Measure(task_id=dispatch.task_id, round=number + 1, metrics=metrics))
         await self.status(dispatch, "finished", exit_code=0)
 
+    def _progress(self, dispatch: Dispatch, number: int, batches: int) -> Progress:
+        samples = batches * dispatch.task.batch_size  # type: ignore[union-attr]
+        return Progress(
+            task_id=dispatch.task_id, round=number, batches=batches, samples=samples, batch_s=0.002, loss=4.0 - number
+        )
+
+    async def _server(self, job_id: str, peer_id: str) -> FakeGroup:
+        """The parameter server at a peer, once it is there."""
+        while job_id not in self.overlay.workers[peer_id].groups:
+            await asyncio.sleep(0.002)
+        return self.overlay.workers[peer_id].groups[job_id]
+
     async def _serve(self, dispatch: Dispatch) -> None:
-        task = dispatch.task
+        task, job_id = dispatch.task, dispatch.job_id
         assert isinstance(task, AggregateTask)
-        group = self.groups[dispatch.job_id] = FakeGroup([member.task_id for member in task.members])
-        await self.status(dispatch, "ready")
+        version = max((file.number for file in task.start), default=0)
+        group = FakeGroup(self.peer_id, [member.task_id for member in task.members], version)
+        files = [version_file(job_id, kind, version) for kind in (("weights", "momentum") if version else ("weights",))]
+        await self.status(dispatch, "ready", files=files)
+        self.groups[job_id] = group
         while group.version < task.rounds:
             group.changed.clear()
             if group.members and set(group.members) <= set(group.updates):
-                shares = [
-                    Contribution(task_id=name, peer_id="?", samples=group.updates[name], sha256="0" * 64, norm=1.0)
-                    for name in group.members
-                ]
-                report = RoundCommitted(
-                    task_id=dispatch.task_id,
-                    round=group.version,
-                    digest=f"{group.version:064x}",
-                    contributions=shares,
-                    bytes_up=100 * (group.version + 1),
-                    bytes_down=200,
-                )
-                await self.overlay.told(self.peer_id, report)
-                await self.overlay.told(self.peer_id, report)
-                group.updates = {}
-                group.version += 1
+                await self._commit(dispatch, group)
                 continue
             await group.changed.wait()
-        files = [
+        exported = [
             ExportedFile(name="model.safetensors", size_bytes=len(MODEL), sha256=hashlib.sha256(MODEL).hexdigest())
         ]
-        await self.status(dispatch, "exported", exported=files)
+        await self.status(dispatch, "exported", exported=exported)
         await asyncio.Event().wait()
+
+    async def _commit(self, dispatch: Dispatch, group: FakeGroup) -> None:
+        number = group.version + 1
+        shares = [
+            Contribution(
+                task_id=name,
+                peer_id=self.overlay.holder_of(name),
+                samples=sum(span.end - span.start for span in group.updates[name]),
+                sha256="0" * 64,
+                norm=1.0,
+                from_round=group.version,
+                spans=group.updates[name],
+            )
+            for name in group.members
+        ]
+        weights, momentum, delta = (
+            version_file(dispatch.job_id, kind, number) for kind in ("weights", "momentum", "delta")
+        )
+        report = CommitRound(
+            task_id=dispatch.task_id,
+            epoch=dispatch.epoch,
+            round=group.version,
+            weights=weights,
+            momentum=momentum,
+            delta=delta,
+            contributions=shares,
+            bytes_up=100 * number,
+            bytes_down=200,
+        )
+        await self.tell(report)
+        await self.tell(report)
+        group.updates = {}
+        group.version = number

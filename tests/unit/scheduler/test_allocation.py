@@ -155,6 +155,59 @@ def test_a_lost_lease_is_looked_for_again_at_once() -> None:
     assert [type(effect) for effect in allocation.tick(100.0)] == [Advertise]
 
 
+def one_held() -> Allocation:
+    allocation = search(1)
+    allocation.tick(0.0)
+    allocation.offered(0.3, offer("a"))
+    allocation.tick(0.6)
+    assert allocation.accepted("lease-a-call-0")
+    return allocation
+
+
+def test_for_a_lease_that_is_doubted_offers_are_gathered_and_one_is_taken_the_moment_it_is_lost() -> None:
+    allocation = one_held()
+    assert allocation.tick(9.9) == []
+    allocation.doubt(10.0, "lease-a-call-0")
+    (advert,) = allocation.tick(10.0)
+    assert isinstance(advert, Advertise)
+    assert (advert.count, advert.exclude) == (1, ("a",))
+    allocation.offered(10.3, offer("b", advert="call-1"))
+    assert allocation.tick(10.7) == []
+    assert allocation.next_at() is None
+    allocation.lost(10.8, "lease-a-call-0")
+    assert accepted(allocation.tick(10.8)) == ["b"]
+    allocation.validate()
+
+
+def test_a_worker_that_comes_while_a_call_is_open_is_asked_right_after_it() -> None:
+    """It has not heard that call; a worker that was killed and started again is one of these."""
+    allocation = search(1)
+    allocation.tick(0.0)
+    allocation.poke(0.2)
+    (again,) = allocation.tick(0.5)
+    assert isinstance(again, Advertise)
+    assert allocation.tick(1.0) == [], "nobody came since: now it pauses"
+    allocation = one_held()
+    allocation.doubt(10.0, "lease-a-call-0")
+    allocation.tick(10.0)
+    allocation.lost(10.9, "lease-a-call-0")
+    (again,) = allocation.tick(10.9)
+    assert isinstance(again, Advertise)
+    assert again.exclude == ()
+
+
+def test_offers_for_a_lease_that_was_doubted_without_reason_are_let_go() -> None:
+    allocation = one_held()
+    allocation.doubt(10.0, "lease-a-call-0")
+    allocation.tick(10.0)
+    allocation.offered(10.3, offer("b", advert="call-1"))
+    allocation.trust("lease-a-call-0")
+    effects = allocation.tick(10.9)
+    assert (accepted(effects), dropped(effects)) == ([], ["b"])
+    assert allocation.tick(20.0) == []
+    assert allocation.held == {"lease-a-call-0": "a"}
+
+
 def test_an_acceptance_that_comes_after_the_end_of_the_search_is_not_kept() -> None:
     allocation = search(1)
     allocation.tick(0.0)

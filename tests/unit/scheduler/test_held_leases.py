@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from node.scheduler.leases import LEASE_S, SILENT_S, HeldLeases, Lost, Renew
+from node.scheduler.leases import LEASE_S, SILENT_S, Doubted, HeldLeases, Lost, Renew, Trusted
 
 
 def held(seed: int = 1) -> HeldLeases:
@@ -11,17 +11,24 @@ def held(seed: int = 1) -> HeldLeases:
     return leases
 
 
-def test_a_lease_is_renewed_at_three_quarters_of_its_life() -> None:
+def test_a_lease_is_renewed_at_a_third_of_its_life() -> None:
+    """A scheduler that dies at any moment leaves 16 s at least to start it again."""
     leases = held()
-    leases.heard(17.0, "worker")
-    assert leases.next_at() == 18.0
-    assert leases.tick(17.9) == []
-    assert leases.tick(18.0) == [Renew("l", "worker", 24.0)]
-    assert leases.tick(18.1) == []
-    leases.renewed(18.0, "l", 24.0)
-    leases.heard(35.0, "worker")
-    assert leases.next_at() == 36.0
+    leases.heard(7.5, "worker")
+    assert leases.next_at() == 8.0
+    assert leases.tick(7.9) == []
+    assert leases.tick(8.0) == [Renew("l", "worker", 24.0)]
+    assert leases.tick(8.1) == []
+    leases.renewed(8.0, "l", 24.0)
+    leases.heard(15.5, "worker")
+    assert leases.next_at() == 16.0
     leases.validate()
+
+
+def test_a_parameter_server_is_asked_more_often_for_it_does_not_report() -> None:
+    leases = HeldLeases(random.Random(1))
+    leases.hold(0.0, "l", "worker", LEASE_S, silent_s=0.5)
+    assert leases.next_at() == 0.5
 
 
 def test_a_worker_that_falls_silent_is_asked_sooner() -> None:
@@ -71,23 +78,25 @@ def test_a_cut_of_five_seconds_loses_nothing_whenever_it_comes() -> None:
 def test_a_lease_counts_from_when_its_renewal_was_sent() -> None:
     """H27: never believe in a lease longer than its worker does."""
     leases = held()
-    leases.tick(18.0)
-    leases.renewed(18.0, "l", 24.0)
-    leases.heard(41.0, "worker")
-    assert leases.tick(41.0) == [Renew("l", "worker", 24.0)]
-    (lost,) = leases.tick(42.0)
+    leases.tick(8.0)
+    leases.renewed(8.0, "l", 24.0)
+    leases.heard(31.0, "worker")
+    assert leases.tick(31.0) == [Renew("l", "worker", 24.0)]
+    (lost,) = leases.tick(32.0)
     assert isinstance(lost, Lost)
 
 
-def test_a_worker_on_whose_machine_nobody_listens_any_more_is_gone() -> None:
+def test_a_worker_on_whose_machine_nobody_listens_any_more_is_doubted_at_once_and_soon_gone() -> None:
     """A killed process is missed in a second, not at the end of its lease. A timeout in between starts anew."""
     leases = held()
     leases.tick(SILENT_S)
-    assert leases.failed(5.0, "l", "refused", is_nobody_there=True) == []
-    assert leases.failed(5.9, "l", "refused", is_nobody_there=True) == []
-    assert leases.failed(5.95, "l", "no answer") == []
-    assert leases.failed(6.0, "l", "refused", is_nobody_there=True) == []
-    assert leases.failed(7.0, "l", "refused", is_nobody_there=True) == [
+    assert leases.failed(5.0, "l", "refused", is_nobody_there=True) == [Doubted("l")]
+    assert leases.failed(5.5, "l", "refused", is_nobody_there=True) == []
+    assert leases.failed(5.55, "l", "no answer") == [Trusted("l")]
+    assert leases.failed(6.0, "l", "refused", is_nobody_there=True) == [Doubted("l")]
+    assert leases.renewed(6.1, "l", 24.0) == [Trusted("l")]
+    assert leases.failed(7.0, "l", "refused", is_nobody_there=True) == [Doubted("l")]
+    assert leases.failed(7.7, "l", "refused", is_nobody_there=True) == [
         Lost("l", "worker", "the worker is gone: refused")
     ]
     assert len(leases) == 0

@@ -101,15 +101,19 @@ def test_a_late_joiner_sends_after_its_first_batch_when_the_round_is_full() -> N
     assert outcome.batches == {"a": 10, "b": 1}
 
 
-def test_a_lost_member_is_not_counted_on() -> None:
+def test_a_round_that_loses_a_member_ends_when_it_would_have_and_the_next_one_is_whole() -> None:
     plan = plan_for(80, "a", "b")
     for step in range(1, 4):
         for task in ("a", "b"):
             assert plan.report(step * 1.0, task, batches=step, samples=4 * step, batch_s=1.0) is None
     plan.leave("b")
     assert plan.report(4.0, "b", batches=4, samples=16, batch_s=1.0) is None
-    for step in range(4, 19):
+    for step in range(4, 9):
         target = plan.report(step * 1.0, "a", batches=step, samples=4 * step, batch_s=1.0)
+    assert target == 10
+    plan.open(1, 10.0)
+    for step in range(1, 19):
+        target = plan.report(10.0 + step, "a", batches=step, samples=4 * step, batch_s=1.0)
     assert target == 20
 
 

@@ -28,17 +28,18 @@ from node.views import JobView, Point, SubmitResult
 from node.wire import (
     Cancel,
     Command,
+    CommitRound,
     Measure,
     NextSlice,
     Offer,
     Progress,
-    RoundCommitted,
+    Resume,
     RunCommand,
     Signed,
     Submit,
     TaskStatus,
 )
-from tests.unit.scheduler.fake_cluster import SCHEDULER, FakeOverlay, FakeWorker, caller
+from tests.unit.scheduler.fake_cluster import SCHEDULER, FakeOverlay, FakeWorker, caller, version_file
 
 JOB = """
 name = "tiny"
@@ -74,6 +75,13 @@ class World:
         config = NodeConfig(state_dir=state_dir, **settings)
         self.service = SchedulerService(config, self.overlay, self.board, store)  # type: ignore[arg-type]
         self.url = ""
+        self.running: asyncio.Task[None]
+
+    async def kill(self) -> None:
+        """The scheduler's process ends; nobody answers in its place."""
+        await self.overlay.scheduler_dies()
+        await stop(self.running)
+        await self.store.read("SELECT 1")
 
     def job(self, job_id: str = "j1") -> JobView:
         return next(view for view in self.board.items() if isinstance(view, JobView) and view.id == job_id)
@@ -119,6 +127,31 @@ def command_header(command: Command, **more: Any) -> str:
 
 
 @contextlib.asynccontextmanager
+async def restarted(here: World) -> AsyncIterator[World]:
+    """The same cluster with a new scheduler process on the same store; its workers went on all the time."""
+    again = World(here.state_dir, here.store)
+    again.overlay = here.overlay
+    again.service = SchedulerService(
+        NodeConfig(state_dir=here.state_dir),
+        again.overlay,  # type: ignore[arg-type]
+        again.board,
+        again.store,
+    )
+    running = asyncio.get_running_loop().create_task(again.service.run())
+    try:
+        await again.until_true(lambda: again.service._tasks)
+        yield again
+    finally:
+        await stop(running)
+
+
+async def stop(running: asyncio.Task[None]) -> None:
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+@contextlib.asynccontextmanager
 async def world(state_dir: Path, *, workers: int = 2, datasets: bool = True, **settings: Any) -> AsyncIterator[World]:
     state_dir.mkdir(exist_ok=True)
     async with Store.open(state_dir / "state.db") as store:
@@ -130,14 +163,12 @@ async def world(state_dir: Path, *, workers: int = 2, datasets: bool = True, **s
             made.overlay.serve_dataset("valid-data", 1)
         async with TestServer(_application(made.overlay)) as server:
             made.url = str(server.make_url("")).rstrip("/")
-            running = asyncio.get_running_loop().create_task(made.service.run())
+            made.running = asyncio.get_running_loop().create_task(made.service.run())
             await made.until_true(lambda: made.service._tasks)
             try:
                 yield made
             finally:
-                running.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await running
+                await stop(made.running)
                 for worker in made.overlay.workers.values():
                     await worker.close()
 
@@ -191,11 +222,9 @@ async def test_a_submitted_job_is_run_to_its_model(tmp_path: Path) -> None:
         status, body = await here.get("/bulk/jobs/j1/rounds")
         rounds = json.loads(body)
         assert [len(line["contributions"]) for line in rounds] == [2, 2]
-        used = [(use["pass"], use["index"]) for line in rounds for use in line["slices"]]
-        assert len(used) == len(set(used)) > 0
-        tasks = {share["task_id"] for share in rounds[-1]["contributions"]}
-        assert {line["task_id"] for line in rounds[-1]["in_hand"]} <= tasks
-        assert rounds[-1]["in_hand"] and rounds[0]["in_hand"] == [], "only of the newest round"
+        spans = [span for line in rounds for share in line["contributions"] for span in share["spans"]]
+        counted = [(pass_, index, row) for pass_, index, start, end in spans for row in range(start, end)]
+        assert len(counted) == len(set(counted)) == sum(line["samples"] for line in rounds) > 0
         assert record["rounds"] == rounds
         for worker in here.overlay.workers.values():
             assert worker.leases == {}, "a lease is left behind"
@@ -366,20 +395,33 @@ async def test_only_the_holder_of_a_task_may_speak_for_it(tmp_path: Path) -> Non
         train = next(task for task in here.job().tasks if task.role == "train")
         server = next(task for task in here.job().tasks if task.role == "aggregate")
 
-        def commit(task_id: str) -> RoundCommitted:
-            return RoundCommitted(task_id=task_id, round=0, digest="d", contributions=[])
+        def commit(task_id: str, epoch: int = 0) -> CommitRound:
+            weights, momentum, delta = (version_file("j1", kind, 1) for kind in ("weights", "momentum", "delta"))
+            return CommitRound(
+                task_id=task_id,
+                epoch=epoch,
+                round=0,
+                weights=weights,
+                momentum=momentum,
+                delta=delta,
+                contributions=[],
+            )
+
+        def ask(task_id: str, dataset: str = "train-data") -> NextSlice:
+            return NextSlice(task_id=task_id, dataset=dataset, number=1)
 
         def progress(task_id: str) -> Progress:
             return Progress(task_id=task_id, round=0, batches=1, samples=1, batch_s=1.0)
 
-        assert await refusal(here, "stranger", NextSlice(task_id=train.task_id, dataset="train-data")) == "denied"
+        assert await refusal(here, "stranger", ask(train.task_id)) == "denied"
         assert await refusal(here, "stranger", progress(train.task_id)) == "denied"
         assert await refusal(here, "stranger", commit(server.task_id)) == "denied"
         assert await refusal(here, train.peer_id, commit(train.task_id)) == "denied"
+        assert await refusal(here, server.peer_id, commit(server.task_id, epoch=9)) == "stale"
         assert await refusal(here, train.peer_id, progress("j1.0.99")) == "unknown"
         assert await refusal(here, train.peer_id, progress("no task")) == "unknown"
         assert await refusal(here, train.peer_id, progress("other.0.1")) == "unknown"
-        assert await refusal(here, train.peer_id, NextSlice(task_id=train.task_id, dataset="other")) == "unknown"
+        assert await refusal(here, train.peer_id, ask(train.task_id, "other")) == "unknown"
         wrong_lease = TaskStatus(task_id=train.task_id, lease_id="x", state="failed")
         assert await refusal(here, train.peer_id, wrong_lease) == "stale"
         measure = Measure(task_id=server.task_id, round=0, metrics={})
@@ -415,29 +457,169 @@ async def test_an_operator_cancels_a_job_and_its_leases_are_let_go(tmp_path: Pat
 
 
 @pytest.mark.asyncio
-async def test_a_stopping_scheduler_lets_its_leases_go_and_goes_on_at_the_next_start(tmp_path: Path) -> None:
-    """U34: a new epoch begins; what still comes from the earlier one is stale."""
+@pytest.mark.parametrize("committed", [0, 1])
+async def test_a_scheduler_that_starts_again_goes_on_with_the_leases_and_tasks_it_had(
+    tmp_path: Path, committed: int
+) -> None:
+    """U34, H34: its workers went on meanwhile; nothing is dispatched twice, no committed round is lost."""
     async with world(tmp_path) as here:
-        for worker in here.overlay.workers.values():
-            worker.pauses.clear()
-        await here.submit(JOB)
-        await here.until_true(lambda: len(here.job().tasks) == 3)
+        await here.submit(JOB.replace("update_rounds = 2", "update_rounds = 12"))
+        await here.until_true(lambda: len(here.job().tasks) == 3 and here.job().round >= committed)
+        await here.kill()
         workers = list(here.overlay.workers.values())
-    assert all(worker.leases == {} for worker in workers)
-    assert all(worker.cleared == [] for worker in workers)
-    async with world(tmp_path) as here:
-        again = list(here.overlay.workers.values())
-        await here.until_true(lambda: all(worker.cleared == ["j1"] for worker in again))
-        await here.until_true(lambda: here.job().tasks)
-        assert here.job().tasks[0].task_id.startswith("j1.1.")
-        stale = TaskStatus(task_id="j1.0.0", lease_id="l", state="running")
-        assert await refusal(here, "W1", stale) == "stale"
-        await here.until("done")
-        assert [row[0] for row in await here.store.read("SELECT DISTINCT epoch FROM rounds")] == [1]
+        assert sum(len(worker.leases) for worker in workers) == 3, "a stopping scheduler keeps them"
+        before = [row[0] for row in await here.store.read("SELECT round FROM jobs")]
+        dispatched = sum(len(worker.dispatched) for worker in workers)
+        async with restarted(here) as again:
+            view = await again.until("done")
+            assert view.round == 12
+            assert sum(len(worker.dispatched) for worker in workers) == dispatched
+            assert {task.task_id for task in view.tasks} == {"j1.0.0", "j1.0.1", "j1.0.2"}
+            rounds = await again.store.read("SELECT round, epoch FROM rounds ORDER BY round")
+            assert rounds == [(number, 0) for number in range(12)]
+            assert before[0] <= 12
+            await rows_are_exact(again)
     async with world(tmp_path) as here:
         view = await here.until("done")
-        assert (view.round, view.eval_loss, view.first_eval_loss) == (2, 3.0, 5.0)
+        assert (view.round, view.first_eval_loss) == (12, 5.0)
         assert view.model_dir == str(tmp_path / "models" / "j1")
+
+
+async def rows_are_exact(here: World, job_id: str = "j1") -> None:
+    """Every row of a pass that is over is committed once, and none twice."""
+    lines = await here.store.read("SELECT spans FROM contributions WHERE job_id = ?", (job_id,))
+    spans = [span for (line,) in lines for span in json.loads(line)]
+    counted = [(pass_, index, row) for pass_, index, start, end in spans for row in range(start, end)]
+    assert len(counted) == len(set(counted)) > 0
+    ((pass_,),) = await here.store.read("SELECT pass FROM jobs WHERE job_id = ?", (job_id,))
+    assert sum(1 for row in counted if row[0] < pass_) == pass_ * 5 * 8
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_is_gone_when_the_scheduler_starts_again_is_replaced(tmp_path: Path) -> None:
+    async with world(tmp_path, workers=3) as here:
+        await here.submit(JOB.replace("update_rounds = 2", "update_rounds = 12"))
+        await here.until_true(lambda: here.job().round >= 1)
+        server = next(task.peer_id for task in here.job().tasks if task.role == "aggregate")
+        victim = next(t.peer_id for t in here.job().tasks if t.role == "train" and t.peer_id != server)
+        await here.kill()
+        await here.overlay.workers[victim].die()
+        here.overlay.cut.discard(victim)
+        here.overlay.workers[victim].is_dead = False
+        async with restarted(here) as again:
+            view = await again.until("done")
+            assert view.round == 12
+            assert [task.state for task in view.tasks].count("lost") == 1
+            await rows_are_exact(again)
+
+
+@pytest.mark.asyncio
+async def test_a_parameter_server_that_dies_is_placed_again_and_goes_on_from_the_last_commit(tmp_path: Path) -> None:
+    """U28, H62: its journal is here; no round is done twice and no row counts twice."""
+    async with world(tmp_path, workers=3) as here:
+        await here.submit(JOB.replace("update_rounds = 2", "update_rounds = 14"))
+        await here.until_true(lambda: here.job().round >= 3)
+        server = next(task for task in here.job().tasks if task.role == "aggregate")
+        kept = here.service._runners["j1"].job.chain.files()[-1]
+        status, body = await here.get(f"/bulk/jobs/j1/journal/{kept.kind}/{kept.number}", peer=server.peer_id)
+        assert (status, body.decode()) == (200, f"/bulk/jobs/j1/{kept.kind}/{kept.number}")
+        worker = here.overlay.workers[server.peer_id]
+        trained_there = [task for task in here.job().tasks if task.peer_id == server.peer_id and task.role == "train"]
+        await worker.die()
+        await here.until_true(lambda: "was lost" in here.job().reason or here.job().round == 14)
+        view = await here.until("done")
+        assert view.round == 14
+        (start,) = [
+            dispatch.task.start
+            for other in here.overlay.workers.values()
+            for dispatch in other.dispatched
+            if dispatch.epoch == 1 and dispatch.task_id.startswith("j1.1.") and hasattr(dispatch.task, "start")
+        ]
+        assert start[-1].number >= 3
+        epochs = dict(await here.store.read("SELECT epoch, count(*) FROM rounds GROUP BY epoch"))
+        assert set(epochs) == {0, 1}
+        assert sum(epochs.values()) == 14
+        tasks = {row[0] for row in await here.store.read("SELECT task_id FROM contributions")}
+        assert len(tasks) == 2 + len(trained_there), "whoever did not die kept its task"
+        await rows_are_exact(here)
+        status, body = await here.get("/bulk/jobs/j1/journal/weights/0", peer="stranger")
+        assert (status, json.loads(body)["code"]) == (400, "denied")
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_job_goes_on_from_its_last_commit_when_it_is_resumed(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        run = here.overlay.handlers[RunCommand]
+        await here.submit(JOB.replace("update_rounds = 2", "update_rounds = 8"))
+        await here.until_true(lambda: here.job().round >= 3)
+        await run(caller("X"), RunCommand(signed=signed(Cancel(job_id="j1"))))
+        view = await here.until("cancelled")
+        await here.until_true(lambda: all(not worker.leases for worker in here.overlay.workers.values()))
+        assert (tmp_path / "scheduler" / "secrets" / "j1").exists(), "it is needed again"
+        with pytest.raises(Refused, match="not an operator"):
+            await run(caller("W1"), RunCommand(signed=signed(Resume(job_id="j1"), signer="node:W1")))
+        await here.until_true(lambda: here.service._runners["j1"]._tasks is None)
+        await run(caller("X"), RunCommand(signed=signed(Resume(job_id="j1"))))
+        await run(caller("X"), RunCommand(signed=signed(Resume(job_id="j1"))))
+        done = await here.until("done")
+        assert done.round == 8
+        assert done.samples > view.samples
+        rounds = await here.store.read("SELECT round, epoch FROM rounds ORDER BY round")
+        assert [row[0] for row in rounds] == list(range(8))
+        assert {row[1] for row in rounds} == {0, 1}
+        await rows_are_exact(here)
+        with pytest.raises(Refused, match="is done"):
+            await run(caller("X"), RunCommand(signed=signed(Resume(job_id="j1"))))
+        with pytest.raises(Refused, match="no job"):
+            await run(caller("X"), RunCommand(signed=signed(Resume(job_id="nope"))))
+        assert not (tmp_path / "scheduler" / "jobs" / "j1" / "journal").exists()
+
+
+CHECKPOINT = "[checkpoint]\nevery = 2\nkeep = 2\n"
+
+
+@pytest.mark.asyncio
+async def test_checkpoints_are_whole_and_only_the_newest_are_kept(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        await here.submit(JOB.replace("update_rounds = 2", "update_rounds = 9") + CHECKPOINT)
+        await here.until("done")
+        folder = tmp_path / "scheduler" / "jobs" / "j1" / "checkpoints"
+        await here.until_true(lambda: sorted(path.name for path in folder.iterdir()) == ["version-6", "version-8"])
+        content = json.loads((folder / "version-8" / "checkpoint.json").read_text())
+        assert (content["version"], len(content["rounds"]), content["dataset"]["name"]) == (8, 8, "train-data")
+        assert content["ledger"]["pass"] >= 0
+        assert content["curve"]
+        for kind in ("weights", "momentum"):
+            body = (folder / "version-8" / f"{kind}.safetensors").read_bytes()
+            assert body == f"/bulk/jobs/j1/{kind}/8".encode()
+            assert hashlib.sha256(body).hexdigest() == content["files"][kind]["sha256"]
+        assert "hf_very_secret" not in (folder / "version-8" / "checkpoint.json").read_text()
+
+
+@pytest.mark.asyncio
+async def test_a_checkpoint_that_cannot_be_written_costs_the_training_nothing(tmp_path: Path) -> None:
+    """A full disk or a folder that went away: it is told, and tried again when the next one is due."""
+    folder = tmp_path / "elsewhere"
+    folder.write_text("a file is in the way")
+    async with world(tmp_path / "node") as here:
+        await here.submit(JOB.replace("update_rounds = 2", "update_rounds = 6") + CHECKPOINT + f'to = "{folder}"\n')
+        await here.until("done")
+        failed = [event for event in here.board.events() if event.name == "checkpoint.failed"]
+        assert failed
+        assert failed[0].level == "warning"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("to", "words"),
+    [("peer:other", "cannot go to another node"), ("s3://bucket/x", "obstore"), ("relative", "absolute")],
+)
+async def test_a_place_where_checkpoints_can_never_go_is_refused_at_once(tmp_path: Path, to: str, words: str) -> None:
+    async with world(tmp_path) as here:
+        status, answer = await here.submit(JOB + CHECKPOINT + f'to = "{to}"\n')
+        assert (status, answer["code"]) == (400, "invalid")
+        assert words in answer["detail"]
+        assert await here.store.read("SELECT * FROM jobs") == []
 
 
 @pytest.mark.asyncio
