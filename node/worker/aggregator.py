@@ -54,6 +54,12 @@ class Aggregator:
             finally:
                 await self._stop()
 
+    async def warm(self) -> None:
+        """Start the process, so that the first question need not wait for that."""
+        async with self._lock:
+            if self._process is None:
+                await self._start()
+
     async def ask(self, do: str, **fields: Any) -> dict[str, Any]:
         """The answer to a request. Raises `Refused` with its error code, `JobError` where the process dies twice."""
         async with self._lock:

@@ -31,7 +31,6 @@ from node.wire import (
     LeaseRenewed,
     MembersSet,
     Offer,
-    ReleaseEarlier,
     ReleaseLease,
     RenewLease,
     Resources,
@@ -76,14 +75,12 @@ class WorkerService:
         self.is_ready = False
         overlay.on(RenewLease, self._renew)
         overlay.on(ReleaseLease, self._release)
-        overlay.on(ReleaseEarlier, self._release_earlier)
         overlay.on(Dispatch, self._dispatch)
         overlay.on(CancelTask, self._cancel)
         overlay.on(SetMembers, self._set_members)
         overlay.bulk_route("PUT", "/bulk/jobs/{job}/updates", self._take_update)
         overlay.bulk_route("GET", "/bulk/jobs/{job}/versions/{version}", self._send_version)
-        overlay.bulk_route("GET", "/bulk/jobs/{job}/steps/{version}", self._send_step)
-        overlay.bulk_route("GET", "/bulk/jobs/{job}/weights/{version}", self._send_weights)
+        overlay.bulk_route("GET", "/bulk/jobs/{job}/{kind:weights|momentum|delta}/{version}", self._send_version_file)
         overlay.bulk_route("GET", "/bulk/jobs/{job}/export/{name:.+}", self._send_export)
         overlay.bulk_route("GET", "/bulk/tasks/{task}/log", self._send_log)
         overlay.subscribe(self._heard)
@@ -219,13 +216,6 @@ class WorkerService:
         self._lease_over(lease)
         return Ack()
 
-    async def _release_earlier(self, caller: Caller, request: ReleaseEarlier) -> Ack:
-        made_before = time.monotonic() - request.older_than_s
-        for lease in list(self._ledger.live):
-            if (lease.scheduler, lease.job_id) == (caller.peer_id, request.job_id) and lease.made_at < made_before:
-                await self._release(caller, ReleaseLease(lease_id=lease.lease_id))
-        return Ack()
-
     def _lease_over(self, lease: Lease | None) -> None:
         if lease is None:
             return
@@ -287,19 +277,14 @@ class WorkerService:
     async def _send_version(self, caller: Caller, request: web.Request) -> web.StreamResponse:
         server = self._jobs.parameter_server(request.match_info["job"])
         server.check_reader(caller.peer_id)
-        return await server.send_version(request.match_info["version"], _wait_s(request))
+        state = request.query.get("state", "committed")
+        return await server.send_version(request.match_info["version"], state, _wait_s(request))
 
-    async def _send_step(self, caller: Caller, request: web.Request) -> web.StreamResponse:
+    async def _send_version_file(self, caller: Caller, request: web.Request) -> web.StreamResponse:
         server = self._jobs.parameter_server(request.match_info["job"])
         server.check_reader(caller.peer_id)
         with metrics().stream():
-            return await server.send_step(request.match_info["version"], _wait_s(request), request)
-
-    async def _send_weights(self, caller: Caller, request: web.Request) -> web.StreamResponse:
-        server = self._jobs.parameter_server(request.match_info["job"])
-        server.check_reader(caller.peer_id)
-        with metrics().stream():
-            return await server.send_weights(request.match_info["version"], _wait_s(request), request)
+            return await server.send_version_file(request.match_info["kind"], request.match_info["version"], request)
 
     async def _send_export(self, caller: Caller, request: web.Request) -> web.StreamResponse:
         server = self._jobs.parameter_server(request.match_info["job"])

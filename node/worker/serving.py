@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from node.errors import Refused
-from node.wire import ExportedFile
+from node.wire import ExportedFile, VersionFile
 from node.worker.versions import Version
 
 KEPT = 3
+KINDS = ("weights", "momentum", "delta", "residual")
 
 
 class Shelf:
-    """The last versions of the weights, in files; waiting for the next one is cheap."""
+    """The last versions of the weights, in files; waiting for the next one is cheap. At most one is only prepared."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -24,30 +27,36 @@ class Shelf:
         self._newest = -1
         self._changed = asyncio.Event()
 
-    def weights(self, number: int) -> Path:
-        """The file of a version's weights."""
-        return self.folder / f"weights-{number}.safetensors"
+    def path(self, kind: str, number: int) -> Path:
+        """Where a file of a version lies."""
+        return self.folder / f"{kind}-{number}.safetensors"
 
-    def step(self, number: int) -> Path:
-        """The file of the step that leads to a version."""
-        return self.folder / f"step-{number}.safetensors"
-
-    async def add(self, version: Version) -> None:
-        """A version is whole on disk: it is the newest. Versions older than the last three are removed."""
+    def prepare(self, version: Version) -> None:
+        """A version is whole on disk; it may be fetched, and is not used before it is committed."""
         self._held[version.number] = version
-        self._newest = version.number
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-        await asyncio.to_thread(self._remove_old, version.number)
+        self._wake()
 
-    async def version(self, number: int | None, wait_s: float) -> Version:
-        """A version (None: the newest), waited for if it does not exist yet. Raises `Refused`."""
+    def commit(self, number: int) -> None:
+        """A prepared version is the newest one."""
+        self._held[number] = replace(self._held[number], committed=True)
+        self._newest = number
+        self._wake()
+
+    async def remove_old(self) -> None:
+        """Remove all but the last three versions."""
+        oldest = self._newest - KEPT + 1
+        self._held = {number: version for number, version in self._held.items() if number >= oldest}
+        await asyncio.to_thread(_remove_before, self.folder, oldest)
+
+    async def version(self, number: int | None, state: str, wait_s: float) -> Version:
+        """A version once it is `committed`, or at least `prepared` (None: the newest that is committed), waited for if
+        need be. Raises `Refused`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                while self._newest < (number or 0):
+                while not self._is_here(number, state):
                     await self._changed.wait()
-        if self._newest < (number or 0):
-            raise Refused("busy", f"version {number or 0} does not exist yet")
+        if not self._is_here(number, state):
+            raise Refused("busy", f"version {number or 0} is not {state} yet")
         return self.held(self._newest if number is None else number)
 
     def held(self, number: int) -> Version:
@@ -57,20 +66,27 @@ class Shelf:
             if number > self._newest:
                 raise Refused("busy", f"version {number} does not exist yet")
             raise Refused("stale", f"version {number} is not held any more, {self._newest} is the newest")
-        return Version(
-            number=version.number,
-            newest=self._newest,
-            weights_sha256=version.weights_sha256,
-            weights_bytes=version.weights_bytes,
-            step_sha256=version.step_sha256,
-            step_bytes=version.step_bytes,
-        )
+        return replace(version, newest=self._newest)
 
-    def _remove_old(self, newest: int) -> None:
-        for number in [n for n in self._held if n <= newest - KEPT]:
-            del self._held[number]
-            self.weights(number).unlink(missing_ok=True)
-            self.step(number).unlink(missing_ok=True)
-        for path in self.folder.glob("momentum-*.safetensors"):
-            if path.name != f"momentum-{newest}.safetensors":
+    def file(self, kind: str, number: int) -> VersionFile:
+        """A file that is here. Raises `Refused`."""
+        found = self.held(number).file(kind)
+        if found is None:
+            raise Refused("unknown", f"version {number} has no {kind}")
+        return found
+
+    def _is_here(self, number: int | None, state: str) -> bool:
+        newest = max(self._held, default=-1) if state == "prepared" and number is not None else self._newest
+        return newest >= (number or 0)
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def _remove_before(folder: Path, oldest: int) -> None:
+    for kind in KINDS:
+        for path in folder.glob(f"{kind}-*.safetensors"):
+            number = path.stem.rpartition("-")[2]
+            if number.isdigit() and int(number) < oldest:
                 path.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from node.errors import PeerError, PeerProtocol, PeerUntrusted, Refused
+from node.wire import VersionFile
 from node.worker.retrying import new_backoff
 
 if TYPE_CHECKING:
@@ -18,35 +19,54 @@ log = logging.getLogger(__name__)
 
 ASK_S = 20.0
 PATIENCE = 20
-ANSWER_LIMIT_BYTES = 1 << 16
+ANSWER_LIMIT_BYTES = 1 << 20
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of the weights. The step leads to it from the version before; version 0 has none.
+    """A version of the weights, and the files that belong to it: `weights`, `momentum`, and the `delta` that leads to
+    it from the version before. Version 0 has weights alone.
 
-    `newest` is the highest number there is, as of this answer.
+    A version that is only prepared may be fetched, and is used by nobody: it may never come to be. `newest` is the
+    highest committed number, as of this answer. `content` says what the delta holds, `step` or `gradient`.
+    `contributors` are the updates in it: which task's, and trained in which round.
     """
 
     number: int
     newest: int
-    weights_sha256: str
-    weights_bytes: int
-    step_sha256: str = ""
-    step_bytes: int = 0
+    committed: bool
+    epoch: int
+    files: list[VersionFile]
+    content: str = ""
+    contributors: list[tuple[str, int]] = []
+
+    def file(self, kind: str) -> VersionFile | None:
+        """Its file of this kind, if it has one."""
+        return next((file for file in self.files if file.kind == kind), None)
+
+    @property
+    def weights(self) -> VersionFile:
+        """The whole weights, which every version has."""
+        found = self.file("weights")
+        if found is None:
+            raise PeerProtocol(f"version {self.number} is described without its weights")
+        return found
 
 
-def weights_path(job_id: str, version: Version) -> str:
-    """Where the parameter server serves whole weights."""
-    return f"/bulk/jobs/{job_id}/weights/{version.number}"
+def file_path(job_id: str, file: VersionFile) -> str:
+    """Where the parameter server serves a file of a version."""
+    return f"/bulk/jobs/{job_id}/{file.kind}/{file.number}"
 
 
-def step_path(job_id: str, version: Version) -> str:
-    """Where the parameter server serves the step to a version."""
-    return f"/bulk/jobs/{job_id}/steps/{version.number}"
+def journal_path(job_id: str, file: VersionFile) -> str:
+    """Where the scheduler serves a file that it keeps of a version."""
+    return f"/bulk/jobs/{job_id}/journal/{file.kind}/{file.number}"
 
 
-async def describe(overlay: Overlay, peer: str, job_id: str, number: int | None = None) -> Version:
-    """Version `number` once it exists, or the newest. Waits as long as it takes: the lease bounds a task's life.
+async def describe(
+    overlay: Overlay, peer: str, job_id: str, number: int | None = None, *, state: str = "committed"
+) -> Version:
+    """Version `number` once it is committed (or at least prepared), or the newest that is committed. Waits as long as
+    it takes: the lease bounds a task's life.
 
     Raises `Refused` with `stale` for a version that is not held any more, with other codes where this peer may not ask.
     """
@@ -54,7 +74,7 @@ async def describe(overlay: Overlay, peer: str, job_id: str, number: int | None 
     backoff = new_backoff()
     while True:
         try:
-            return await _ask(overlay, peer, f"/bulk/jobs/{job_id}/versions/{which}?wait_s={ASK_S:g}")
+            return await _ask(overlay, peer, f"/bulk/jobs/{job_id}/versions/{which}?wait_s={ASK_S:g}&state={state}")
         except Refused as error:
             if error.code not in ("busy", "unknown", "denied"):
                 raise
@@ -75,7 +95,11 @@ async def _ask(overlay: Overlay, peer: str, path: str) -> Version:
         asyncio.timeout(ASK_S + 10),
         overlay.open(peer, "GET", path, stall_s=ASK_S + 5) as answer,
     ):
-        body = await answer.content.read(ANSWER_LIMIT_BYTES)
+        body = b""
+        async for piece in answer.content.iter_any():
+            body += piece
+            if len(body) > ANSWER_LIMIT_BYTES:
+                raise PeerProtocol(f"{peer} described a version in more than {ANSWER_LIMIT_BYTES:,} bytes")
     try:
         return msgspec.json.decode(body, type=Version)
     except msgspec.DecodeError as error:

@@ -14,9 +14,21 @@ sys.path.insert(0, str(Path(__file__).parent))
 import tiny_tensors
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def described(path: Path) -> dict[str, Any]:
+    """Digest and size of a file."""
+    return {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "size_bytes": path.stat().st_size}
+
+
+def made(folder: Path, version: int, weights: list[float], step: list[float] | None) -> dict[str, Any]:
+    """Write a version, and what the answer says of it."""
+    files = {"weights": weights, "momentum": [0.0] * 4 if version else None, "delta": step}
+    answer: dict[str, Any] = {"version": version}
+    for kind, values in files.items():
+        if values is not None:
+            path = folder / f"{kind}-{version}.safetensors"
+            tiny_tensors.write(path, values)
+            answer[kind] = described(path)
+    return answer
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -24,9 +36,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     folder = Path(request["folder"])
     match request["do"]:
         case "prepare":
-            weights = folder / "weights-0.safetensors"
-            tiny_tensors.write(weights, [0.0] * 4)
-            return {"version": 0, "digest": digest(weights), "schema": {}, "size_bytes": weights.stat().st_size}
+            return made(folder, 0, [0.0] * 4, None)
+        case "replay":
+            paths = [Path(file["path"]) for file in request["files"] if file["kind"] in ("weights", "delta")]
+            weights = [sum(values) for values in zip(*map(tiny_tensors.read, paths), strict=True)]
+            return made(Path(request["out"]), max(file["number"] for file in request["files"]), weights, None)
         case "check":
             values = tiny_tensors.read(Path(request["path"]))
             if len(values) != 4 or not all(map(math.isfinite, values)):
@@ -45,23 +59,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
                 for place, value in enumerate(tiny_tensors.read(Path(update["path"]))):
                     step[place] += value * update["weight"] / total
             old = tiny_tensors.read(folder / f"weights-{round_}.safetensors")
-            weights, steps = (folder / f"{name}-{round_ + 1}.safetensors" for name in ("weights", "step"))
-            tiny_tensors.write(steps, step)
-            tiny_tensors.write(weights, [a + b for a, b in zip(old, step, strict=True)])
-            return {
-                "version": round_ + 1,
-                "digest": digest(weights),
-                "step_digest": digest(steps),
-                "step_bytes": steps.stat().st_size,
-                "weights_bytes": weights.stat().st_size,
-            }
+            return made(folder, round_ + 1, [a + b for a, b in zip(old, step, strict=True)], step)
         case "export":
             out = Path(request["out"])
             out.mkdir()
             model = out / "model.safetensors"
             model.write_bytes((folder / f"weights-{request['version']}.safetensors").read_bytes())
-            file = {"name": model.name, "size_bytes": model.stat().st_size, "sha256": digest(model)}
-            return {"files": [file]}
+            return {"files": [{"name": model.name, **described(model)}]}
     raise ValueError(f"unknown request {request['do']}")
 
 
