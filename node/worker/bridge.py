@@ -47,6 +47,12 @@ class Work(Protocol):
     async def send(self, peers: Peers, path: Path) -> None:
         """Deliver a file."""
 
+    def knows(self, peers: Peers) -> bool:
+        """Whether files for the executor come from these peers."""
+
+    def codec(self) -> str | None:
+        """The codec of the update that is due, if the executor does not know it."""
+
     def changed(self) -> None:
         """The progress moved on."""
 
@@ -143,7 +149,7 @@ class Bridge:
                 found = await self._work.arrivals.after(last)
                 for item in found:
                     last = item["sequence"]
-                    if not peers.peers or item["from_peer"] in peers.peers:
+                    if self._work.knows(peers):
                         await response.write(b"data: " + json.dumps(item).encode() + b"\n\n")
                 if not found:
                     await response.write(b": waiting\n\n")
@@ -157,14 +163,19 @@ class Bridge:
         progress = self._work.progress
         match body:
             case "update":
-                answer = progress.update()
+                answer = progress.update(time.monotonic())
+                codec = self._work.codec()
+                if answer["type"] == "Ok" and codec is not None:
+                    answer["codec"] = codec
             case "update-received":
-                answer = progress.applied()
+                answer = progress.applied(time.monotonic())
                 if answer["type"] != "Error":
                     _remove(self._work.work_dir, self._work.arrivals.clear())
             case {"status": {"batch_size": int(size), **rest}} if 0 < size < 1 << 31:
                 reported_s = _number(rest.get("round_time"), 0.0) / 1000
-                answer = progress.batch(size, _finite(rest.get("loss")), reported_s, time.monotonic())
+                answer = progress.batch(
+                    size, _finite(rest.get("loss")), reported_s, time.monotonic(), batches=_batches(rest, size)
+                )
                 if answer["type"] != "Error":
                     metrics().samples_trained(size)
             case {"metrics": {"round": int(round_), "metrics": dict(values)}}:
@@ -230,7 +241,16 @@ async def _body(request: web.Request) -> Any:
 
 def _remove(work_dir: Path, items: list[Arrival]) -> None:
     for item in items:
-        (work_dir / item["path"]).unlink(missing_ok=True)
+        for key in ("path", "momentum"):
+            if key in item:
+                (work_dir / item[key]).unlink(missing_ok=True)
+
+
+def _batches(status: dict[Any, Any], size: int) -> int:
+    batches = status.get("batches", 1)
+    if type(batches) is not int or not 0 < batches <= size:
+        raise BridgeError(400, "invalid_body", "batches is a number from 1 to batch_size")
+    return batches
 
 
 def _finite(value: Any) -> float | None:

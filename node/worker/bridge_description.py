@@ -45,9 +45,14 @@ _REFERENCES = [
         {"revision": _TEXT, "token": _TEXT},
     ),
     _reference("uri", "A file behind an http(s) address of the public net.", {"value": _TEXT}),
-    _reference("scheduler", "The next slice; the one before counts as used and is removed.", {"dataset": _TEXT}),
+    _reference("scheduler", "The next slice; the rest of the one before counts as used, and goes.", {"dataset": _TEXT}),
     _reference("job", "Files of the job's own folder; no names: all.", {}, {"filenames": _NAMES}),
-    _reference("weights", "The newest version of the group's weights; its number is `metadata.version`.", {}),
+    _reference(
+        "weights",
+        "The newest version of the group's weights, and its momentum where the job's codec is not `none`: "
+        "`metadata.version` is the number, `metadata.kind` weights or momentum, `metadata.sha256` the digest.",
+        {},
+    ),
     _reference("validation", "All slices of the validation dataset.", {}),
 ]
 
@@ -79,7 +84,7 @@ _STATUS = {
     "oneOf": [
         {
             "type": "object",
-            "description": "One local batch is done; `round_time` in milliseconds.",
+            "description": "One local batch is done, `round_time` in milliseconds; of several `batches`, the sums.",
             "required": ["status"],
             "properties": {
                 "status": {
@@ -89,6 +94,7 @@ _STATUS = {
                         "batch_size": {"type": "integer", "minimum": 1},
                         "round_time": {"type": "number"},
                         "loss": {"type": "number"},
+                        "batches": {**_COUNT, "minimum": 1},
                     },
                 }
             },
@@ -119,6 +125,11 @@ _ANSWER = {
         "type": {"enum": ["Continue", "ScheduleUpdate", "Ok", "Done", "Error"]},
         "counter": {**_COUNT, "description": "with ScheduleUpdate: after so many more batches, send the update"},
         "evaluate": {"type": "boolean", "description": "report the validation loss of these weights"},
+        "codec": {
+            **_TEXT,
+            "description": "with Ok, where the job's codec is `auto`: the one to write this update with",
+        },
+        "last": {"type": "boolean", "description": "with Ok: the last round, so train no further while this is sent"},
         "detail": _TEXT,
     },
 }
@@ -129,13 +140,24 @@ _FILE = {
         "path": {**_TEXT, "description": "relative to the work directory"},
         "size": _COUNT,
         "checksum": {**_TEXT, "pattern": "^sha256:[0-9a-f]{64}$"},
-        "metadata": {"type": "object", "properties": {"source": _TEXT, "timestamp": _TEXT, "version": _TEXT}},
+        "metadata": {
+            "type": "object",
+            "properties": {
+                "source": _TEXT,
+                "timestamp": _TEXT,
+                **{key: {**_TEXT, "description": "of weights"} for key in ("version", "kind", "sha256")},
+                **{key: {**_COUNT, "description": "of a slice"} for key in ("index", "pass", "first_row", "rows")},
+            },
+        },
     },
 }
 _EVENTS = {
     "description": (
-        "One event for each file that has arrived whole: path, size, from_peer, sequence; and of ours version, and "
-        "content: step (to be added to the previous weights) or weights (to replace them). Open while it is read."
+        "One event for each version that has arrived whole and is committed: path, size, from_peer, sequence; and of "
+        "ours version; content: step (to be added to the previous weights), gradient (the encoded mean "
+        "pseudo-gradient, from which momentum and step are made) or weights (to replace them, with momentum, a path, "
+        "where the job's codec is not none); sha256: the digest of the version's weights; counted: whether the last "
+        "update is in it, or was taken for a later round. Open while it is read."
     ),
     "content": {"text/event-stream": {"schema": _TEXT}},
 }

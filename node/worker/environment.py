@@ -58,6 +58,8 @@ def environment(
         PYTHONFAULTHANDLER="1",
         MALLOC_ARENA_MAX="2",
     )
+    if resources.memory:
+        variables["HYPHA_MEMORY_BYTES"] = str(int(resources.memory * 1e9))
     if command == sys.executable:
         # Ours: it needs this `node` package, also where that is not installed, and nothing from the work directory.
         variables.update(PYTHONSAFEPATH="1", PYTHONPATH=str(package_root()))

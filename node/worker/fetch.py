@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import hashlib
 import tarfile
+from collections.abc import Awaitable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, assert_never
 from urllib.parse import unquote, urlsplit
@@ -14,7 +15,7 @@ import msgspec
 
 from node.errors import DiskFull, HyphaError, PeerError, PeerUnreachable, Refused
 from node.network import bulk
-from node.wire import AggregateTask, Manifest, SliceInfo, TrainTask
+from node.wire import Manifest, SliceInfo, TrainTask
 from node.worker.beneath import new_name, put
 from node.worker.context import TaskContext
 from node.worker.references import (
@@ -31,7 +32,6 @@ from node.worker.references import (
 )
 from node.worker.slices import SliceFeed, manifest_path, slice_path
 from node.worker.transfers import Transfers
-from node.worker.versions import Version, describe, weights_path
 from node.worker.web import Web
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ Entry = dict[str, Any]
 
 
 class Fetcher:
-    """Fetches for one task. `tasks` owns what runs ahead of the executor."""
+    """Fetches for one task. `tasks` owns what runs ahead of the executor; `feed` are the slices that it may ask for."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class Fetcher:
         transfers: Transfers,
         tasks: asyncio.TaskGroup,
         *,
+        feed: SliceFeed | None = None,
         web: Web | None = None,
     ) -> None:
         self._context = context
@@ -61,15 +62,19 @@ class Fetcher:
         self._transfers = transfers
         self._tasks = tasks
         self._web = web or Web()
-        self._feeds: dict[str, SliceFeed] = {}
+        self._feed = feed
         self._validation: list[Entry] | None = None
         self._lock = asyncio.Lock()
         self._folder: Path | None = None
 
     async def fetch(self, reference: Reference, out_dir: str) -> list[Entry]:
         """One entry for each file, in the order asked for. Raises `BridgeError`."""
+        return await self.translated(self._fetch(reference, out_dir))
+
+    async def translated(self, work: Awaitable[list[Entry]]) -> list[Entry]:
+        """The outcome of `work`, with whatever goes wrong as the `BridgeError` that an executor is to see."""
         try:
-            return await self._fetch(reference, out_dir)
+            return await work
         except DiskFull as error:
             raise BridgeError(507, "full", error.message) from error
         except Refused as error:
@@ -82,8 +87,8 @@ class Fetcher:
 
     def close(self) -> None:
         """Fetch nothing ahead any more."""
-        for feed in self._feeds.values():
-            feed.close()
+        if self._feed is not None:
+            self._feed.close()
 
     async def job_files(self, names: list[str], out_dir: str) -> list[Entry]:
         """Files of the job's folder; all of them where no names are given."""
@@ -125,7 +130,7 @@ class Fetcher:
             case JobFiles():
                 return await self.job_files(reference.filenames, out_dir)
             case Weights():
-                return [await self._weights(out_dir)]
+                raise BridgeError(404, "unknown", "there are no weights of a group here")
             case Validation():
                 async with self._lock:
                     if self._validation is None:
@@ -147,42 +152,14 @@ class Fetcher:
         return self._entry(target, got.size_bytes, got.sha256, "uri")
 
     async def _next_slice(self, dataset: str) -> Entry:
-        task = self._context.dispatch.task
-        if not isinstance(task, TrainTask) or dataset not in (task.dataset, task.validation_dataset):
+        if self._feed is None or dataset != self._feed.dataset:
             raise BridgeError(404, "unknown", f"dataset {dataset!r} is not of this task")
-        if dataset not in self._feeds:
-            self._feeds[dataset] = SliceFeed(self._context, self._overlay, self._transfers, dataset, self._tasks)
-        found = await self._feeds[dataset].next()
-        entry = self._entry(found.path, found.grant.size_bytes, found.grant.sha256, "scheduler")
-        entry["metadata"].update(index=found.grant.index, epoch=found.grant.epoch, rows=found.grant.rows)
+        found = await self._feed.next()
+        grant = found.grant
+        entry = self._entry(found.path, found.size_bytes, found.sha256, "scheduler")
+        rows = grant.end - grant.start
+        entry["metadata"].update({"index": grant.index, "pass": grant.pass_, "first_row": grant.start, "rows": rows})
         return entry
-
-    async def _weights(self, out_dir: str) -> Entry:
-        task = self._context.dispatch.task
-        if isinstance(task, AggregateTask):
-            raise BridgeError(404, "unknown", "this task makes the weights itself")
-        version = await describe(self._overlay, task.parameter_server, self._context.job_id)
-        target = folder(self._context.work_dir, out_dir) / f"weights-{version.number}.safetensors"
-        await self.download_weights(version, task.parameter_server, target)
-        entry = self._entry(target, version.weights_bytes, version.weights_sha256, "weights")
-        entry["metadata"]["version"] = str(version.number)
-        return entry
-
-    async def download_weights(self, version: Version, peer: str, target: Path) -> None:
-        """Fetch whole weights of the group."""
-        with self._transfers.show(
-            "weights", target.name, self._context.job_id, peer, self._context.peer_id, version.weights_bytes
-        ) as transfer:
-            await bulk.download(
-                self._overlay,
-                [peer],
-                weights_path(self._context.job_id, version),
-                target,
-                sha256=version.weights_sha256,
-                size_bytes=version.weights_bytes,
-                on_progress=transfer.progress,
-                durable=False,
-            )
 
     async def _validation_slices(self, out_dir: str) -> list[Entry]:
         task = self._context.dispatch.task
@@ -255,12 +232,17 @@ class Fetcher:
             transfer.progress(size)
 
     def _entry(self, path: Path, size: int, sha256: str, source: str) -> Entry:
-        return {
-            "path": str(path.relative_to(self._context.work_dir.resolve())),
-            "size": size,
-            "checksum": f"sha256:{sha256}",
-            "metadata": {"source": source, "timestamp": datetime.datetime.now(datetime.UTC).isoformat()},
-        }
+        return entry_of(self._context, path, size, sha256, source)
+
+
+def entry_of(context: TaskContext, path: Path, size: int, sha256: str, source: str) -> Entry:
+    """How a file of the work directory is told to an executor."""
+    return {
+        "path": str(path.relative_to(context.work_dir.resolve())),
+        "size": size,
+        "checksum": f"sha256:{sha256}",
+        "metadata": {"source": source, "timestamp": datetime.datetime.now(datetime.UTC).isoformat()},
+    }
 
 
 def _extract(archive: Path, names: list[str], work_dir: Path, target: Path) -> list[tuple[Path, int, str]]:

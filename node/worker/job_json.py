@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from node.wire import InnerOptimizer, ModelSource, TrainTask
+import msgspec
+
+from node.wire import InferTask, InnerOptimizer, ModelSource, TrainTask
 from node.worker.context import TaskContext
 
 
 def job_json(context: TaskContext, task: TrainTask) -> str:
     """The text for the executor's command line."""
-    peers = {"type": "peers", "peers": [task.parameter_server], "strategy": {"type": "All"}, "resource": None}
+    servers = [task.parameter_server] if task.parameter_server else []
+    peers = {"type": "peers", "peers": servers, "strategy": {"type": "All"}, "resource": None}
     config: dict[str, Any] = {
         "model": {**_model(task.model), "seed": task.model.seed},
         "data": {"type": "scheduler", "peer": context.scheduler, "dataset": task.dataset},
@@ -25,10 +28,14 @@ def job_json(context: TaskContext, task: TrainTask) -> str:
         },
         "batch_size": task.batch_size,
         "rounds": task.rounds,
+        "sync": msgspec.structs.asdict(task.sync),
+        "precision": task.precision,
         "evaluate": task.evaluate,
         "job_id": context.job_id,
         "weights": {"type": "weights"},
     }
+    if task.outer is not None:
+        config["outer"] = msgspec.structs.asdict(task.outer)
     if task.preprocessor is not None:
         config["preprocessor"] = _model(task.preprocessor)
     if task.optimizer.schedule:
@@ -57,3 +64,19 @@ def _schedule(optimizer: InnerOptimizer) -> dict[str, Any]:
         schedule.update(decay_steps=optimizer.decay_steps, decay_step=optimizer.decay_steps)
     schedule["training_steps"] = optimizer.total_steps
     return schedule
+
+
+def inference_json(context: TaskContext, task: InferTask) -> str:
+    """The same for an inference task."""
+    config: dict[str, Any] = {
+        "model": {**_model(task.model), "seed": task.model.seed},
+        "data": {"type": "scheduler", "peer": context.scheduler, "dataset": task.dataset},
+        "results": {"type": "peers", "peers": [context.scheduler], "strategy": {"type": "All"}, "resource": None},
+        "output": msgspec.structs.asdict(task.output),
+        "batch_size": task.batch_size,
+        "precision": task.precision,
+    }
+    if task.preprocessor is not None:
+        config["preprocessor"] = _model(task.preprocessor)
+    executor = {"class": "inference", "name": context.dispatch.executor.name, "config": config}
+    return json.dumps({"job_id": context.job_id, "executor": executor}, separators=(",", ":"))

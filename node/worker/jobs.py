@@ -10,6 +10,7 @@ import os
 import shutil
 import sqlite3
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,14 @@ from node.board import Board
 from node.errors import HyphaError, Refused
 from node.store import Store
 from node.telemetry import metrics
-from node.wire import Dispatch, ExportedFile, TrainTask
+from node.wire import AggregateTask, Dispatch, ExportedFile, InferTask, TrainTask, VersionFile
 from node.worker import orphans
 from node.worker.aggregator import COMMAND
 from node.worker.beneath import staging_of
 from node.worker.bridge import socket_path_fits
 from node.worker.context import TaskContext, check_id
 from node.worker.environment import arguments, environment
-from node.worker.job_json import job_json
+from node.worker.inference import InferenceTask
 from node.worker.kinds import executors_of
 from node.worker.leases import Lease
 from node.worker.orphans import ExecutorRow
@@ -47,7 +48,7 @@ REPORT_STOPPING_FOR_S = 0.5
 STOPPING_GRACE_S = 1.0
 LOGS = "hypha-logs"
 
-Work = TrainingTask | ParameterServer
+Work = TrainingTask | InferenceTask | ParameterServer
 
 
 class Job:
@@ -182,10 +183,13 @@ class Jobs:
     # ---- one task -----------------------------------------------------------------------------------
 
     def _work(self, context: TaskContext, socket_path: Path) -> Work:
-        task = context.dispatch.task
-        if isinstance(task, TrainTask):
-            return TrainingTask(context, task, self._overlay, self._transfers, socket_path)
-        return ParameterServer(context, task, self._overlay, self._transfers, self._board)
+        match context.dispatch.task:
+            case TrainTask() as task:
+                return TrainingTask(context, task, self._overlay, self._transfers, socket_path)
+            case AggregateTask() as task:
+                return ParameterServer(context, task, self._overlay, self._transfers, self._board)
+            case InferTask() as task:
+                return InferenceTask(context, task, self._overlay, self._transfers, socket_path)
 
     async def _run(self, job: Job) -> None:
         context = job.context
@@ -252,34 +256,36 @@ class Jobs:
         await asyncio.to_thread(_make_work_dir, context.work_dir)
         await self._remember(job, 0)
 
+        if isinstance(job.work, ParameterServer):
+            return await self._start_server(job, job.work, statuses)
+
         async def started(pid: int) -> None:
             await self._remember(job, pid)
-            if isinstance(job.work, TrainingTask):
-                statuses.add("running")
+            statuses.add("running")
 
-        if isinstance(job.work, TrainingTask):
-            if not socket_path_fits(job.socket_path):
-                raise Refused("invalid", f"{job.socket_path} is too long for a socket", hint="set XDG_RUNTIME_DIR")
-            command = self._training_command(job)
-            variables = environment(context.task_id, context.work_dir, job.lease.resources, command[0])
-            return await job.work.run(self._wrapped(job, command, job.socket_path), variables, started)
+        if not socket_path_fits(job.socket_path):
+            raise Refused("invalid", f"{job.socket_path} is too long for a socket", hint="set XDG_RUNTIME_DIR")
+        executor = self._executor(context.dispatch.executor.class_, context.dispatch.executor.name)
+        filled = arguments(executor.args, job.socket_path, context.work_dir, job.work.description())
+        command = [executor.cmd or sys.executable, *filled]
+        variables = environment(context.task_id, context.work_dir, job.lease.resources, command[0])
+        return await job.work.run(self._wrapped(job, command, job.socket_path), variables, started)
+
+    async def _start_server(self, job: Job, server: ParameterServer, statuses: Statuses) -> Outcome:
+        context = job.context
         command = [*COMMAND, str(context.work_dir)]
         variables = environment(context.task_id, context.work_dir, job.lease.resources, command[0])
+
+        async def started(pid: int) -> None:
+            await self._remember(job, pid)
+
+        def ready(files: Sequence[VersionFile]) -> None:
+            statuses.add("ready", files=list(files))
 
         def exported(files: list[ExportedFile]) -> None:
             statuses.add("exported", exported=files)
 
-        return await job.work.run(
-            self._wrapped(job, command, None), variables, started, lambda: statuses.add("ready"), exported
-        )
-
-    def _training_command(self, job: Job) -> list[str]:
-        context, task = job.context, job.context.dispatch.task
-        if not isinstance(task, TrainTask):
-            raise AssertionError("not a training task")
-        executor = self._executor(context.dispatch.executor.class_, context.dispatch.executor.name)
-        filled = arguments(executor.args, job.socket_path, context.work_dir, job_json(context, task))
-        return [executor.cmd or sys.executable, *filled]
+        return await server.run(self._wrapped(job, command, None), variables, started, ready, exported)
 
     def _executor(self, class_: str, name: str) -> ExecutorConfig:
         for executor in executors_of(self._config):

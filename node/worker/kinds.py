@@ -20,5 +20,12 @@ def executors_of(config: NodeConfig) -> list[ExecutorConfig]:
             cmd=sys.executable,
             args=["-m", "node.executors.train", *flags],
         ),
+        ExecutorConfig(
+            class_="inference",
+            name="transformers",
+            runtime="process",
+            cmd=sys.executable,
+            args=["-m", "node.executors.infer", *flags],
+        ),
         ExecutorConfig(class_="aggregate", name="parameter-server", runtime="parameter-server"),
     ]

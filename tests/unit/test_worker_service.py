@@ -15,9 +15,10 @@ from node.errors import Refused
 from node.network.overlay import Overlay
 from node.store import Store
 from node.views import LeaseView, TransferView
-from node.wire import CancelTask, Member, ReleaseEarlier, SetMembers
-from node.worker import parameter_server, training
+from node.wire import CancelTask, Member, SetMembers
+from node.worker import courier, intake, parameter_server
 from node.worker.orphans import ExecutorRow, boot_id, remember, start_ticks
+from node.worker.rows import count, merged
 from tests.support import MakeIdentity
 from tests.unit.network_loopback import eventually
 from tests.unit.worker_cluster import AGGREGATE, TRAIN, cluster, scripted_aggregate, worker_for  # noqa: F401
@@ -78,7 +79,9 @@ async def test_two_jobs_and_their_parameter_servers_on_one_node_train_to_the_end
         assert first.samples == 4 * 3
         assert first.norm == pytest.approx(2.0)
         assert {(m.task_id, m.round) for m in scheduler.measures} >= {("train-one", 0), ("train-one", 1)}
-        assert (0, 0) in scheduler.used or (0, 1) in scheduler.used
+        spans = [span for item in scheduler.committed for span in item.contributions[0].spans]
+        assert len(merged(spans)) == len({span.index for span in spans})
+        assert sum(span.end - span.start for span in spans) >= 4 * 3 * 4
         text = await worker.log(scheduler, "train-one")
         assert "step 1 [1.0, 1.0, 1.0, 1.0]" in text
         assert "Training finished" in text
@@ -140,29 +143,6 @@ async def test_nothing_of_a_cancelled_task_lives_on_even_where_it_ignores_the_re
         await scheduler.overlay.call(worker.peer_id, CancelTask(task_id="t1"))
         await eventually(lambda: "cancelled" in scheduler.states("t1"))
         assert not any(map(is_alive, pids))
-
-
-async def test_a_scheduler_that_begins_anew_frees_what_it_held_for_this_job_and_no_more(
-    make_identity: MakeIdentity, tmp_path: Path
-) -> None:
-    """U34: after a crash its own forgotten leases are not in its way."""
-    async with cluster(make_identity, tmp_path, "hang") as (scheduler, worker):
-        old = await scheduler.lease(worker.peer_id)
-        await scheduler.train(worker.peer_id, old)
-        other = await scheduler.lease(worker.peer_id, job="another")
-        await asyncio.sleep(0.05)
-        began = time.monotonic()
-        new = await scheduler.lease(worker.peer_id)
-
-        def held() -> set[str]:
-            return {item.id for item in worker.board.items() if isinstance(item, LeaseView) and item.state == "held"}
-
-        request = ReleaseEarlier(job_id="job", older_than_s=time.monotonic() - began)
-        await worker.overlay.call(worker.peer_id, request)
-        assert held() == {old, other, new}
-        await scheduler.overlay.call(worker.peer_id, request)
-        assert held() == {other, new}
-        await eventually(lambda: scheduler.states("t1")[-1] == "cancelled")
 
 
 async def test_when_the_scheduler_falls_silent_the_lease_and_its_task_end(
@@ -310,9 +290,9 @@ async def test_strangers_get_nothing_of_a_job(
         lease = await scheduler.lease(worker.peer_id, AGGREGATE)
         await scheduler.aggregate(worker.peer_id, lease, [])
         await eventually(lambda: "ready" in scheduler.states("ps"))
-        async with scheduler.overlay.open(worker.peer_id, "GET", "/bulk/jobs/job/weights/latest") as answer:
+        async with scheduler.overlay.open(worker.peer_id, "GET", "/bulk/jobs/job/weights/0") as answer:
             assert answer.status == 200
-        for path in ("weights/latest", "steps/1", "versions/0", "export/x"):
+        for path in ("weights/0", "delta/1", "versions/0", "export/x"):
             with pytest.raises(Refused) as told:
                 async with worker.overlay.open(worker.peer_id, "GET", f"/bulk/jobs/job/{path}"):
                     pass
@@ -456,8 +436,8 @@ async def test_a_parameter_server_that_fails_by_its_own_fault_ends_the_task_with
     async def broken(*_: object) -> None:
         raise ZeroDivisionError("a fault of ours")
 
-    monkeypatch.setattr(parameter_server.ParameterServer, "_receive", broken)
-    monkeypatch.setattr(training, "BROKEN_ALLOWED", 2)
+    monkeypatch.setattr(intake.Intake, "take", broken)
+    monkeypatch.setattr(courier, "BROKEN_ALLOWED", 2)
     async with cluster(make_identity, tmp_path, "wire") as (scheduler, worker):
         lease = await scheduler.lease(worker.peer_id, AGGREGATE, cpu=0.5)
         await scheduler.aggregate(worker.peer_id, lease, [Member(task_id="t1", peer_id=worker.peer_id, since_round=0)])
@@ -479,7 +459,15 @@ async def test_an_update_of_a_stranger_is_refused_before_a_byte_and_leaves_no_tr
         await eventually(lambda: "ready" in scheduler.states("ps"))
 
         async def upload(overlay: Overlay, **changes: object) -> str:
-            values = {"job_id": "job", "epoch": 0, "task_id": "t1", "round": 0, "samples": 1, "size_bytes": 3}
+            values: dict[str, object] = {
+                "job_id": "job",
+                "epoch": 0,
+                "task_id": "t1",
+                "round": 0,
+                "samples": 1,
+                "size_bytes": 3,
+            }
+            values["spans"] = [[0, 0, 0, 1]]
             text = json.dumps({**values, "sha256": "0" * 64, **changes})
             with pytest.raises(Refused) as told:
                 async with overlay.open(
@@ -491,7 +479,47 @@ async def test_an_update_of_a_stranger_is_refused_before_a_byte_and_leaves_no_tr
         server = worker.service._jobs.parameter_server("job")
         assert await upload(scheduler.overlay) == "denied"
         assert await upload(worker.overlay, task_id="t2") == "denied"
-        assert server._locks == {}
+        assert server._intake._locks == {}
         assert await upload(worker.overlay, sha256="../../../outside") == "invalid"
         assert await upload(worker.overlay) == "invalid"
         assert list((worker.jobs_dir / "hypha-ps" / "updates").iterdir()) == []
+
+
+async def test_a_task_outlives_its_parameter_server_and_every_row_counts_once(
+    make_identity: MakeIdentity,
+    tmp_path: Path,
+    scripted_aggregate: None,  # noqa: F811
+) -> None:
+    """H11, U28: an executor written for upstream, which knows of one parameter server, never hears of it."""
+    async with cluster(make_identity, tmp_path, "wire") as (scheduler, worker):
+        scheduler.keeps = True
+        member = Member(task_id="t1", peer_id=worker.peer_id, since_round=0)
+        lease = await scheduler.lease(worker.peer_id, AGGREGATE, cpu=0.5)
+        await scheduler.aggregate(worker.peer_id, lease, [member], rounds=6)
+        await eventually(lambda: "ready" in scheduler.states("ps"))
+        (base,) = next(status.files for status in scheduler.statuses if status.state == "ready")
+        await scheduler.keep(worker.peer_id, base)
+        lease = await scheduler.lease(worker.peer_id, cpu=0.5)
+        await scheduler.train(worker.peer_id, lease, rounds=6)
+        await eventually(lambda: len(scheduler.committed) >= 2, 20)
+        # From here on nothing of the old epoch is committed.
+        scheduler.refusal = Refused("stale", "the epoch is over")
+        scheduler.destinations["t1"] = (1, "")
+        await scheduler.overlay.call(worker.peer_id, CancelTask(task_id="ps"))
+        done = len(scheduler.committed)
+        batches = len(scheduler.progress)
+        await eventually(lambda: "cancelled" in scheduler.states("ps") and len(scheduler.progress) > batches + 1)
+        scheduler.refusal = None
+        start = [base, *(item.delta for item in scheduler.committed)]
+        lease = await scheduler.lease(worker.peer_id, AGGREGATE, cpu=0.5)
+        terms = {"start": start}
+        await scheduler.aggregate(worker.peer_id, lease, [member], "ps2", rounds=6, epoch=1, terms=terms)
+        await eventually(lambda: "ready" in scheduler.states("ps2"), 20)
+        scheduler.destinations["t1"] = (1, worker.peer_id)
+        await eventually(lambda: "finished" in scheduler.states("t1"), 30)
+        assert [item.round for item in scheduler.committed] == list(range(6))
+        assert [item.epoch for item in scheduler.committed] == [0] * done + [1] * (6 - done)
+        spans = [span for item in scheduler.committed for update in item.contributions for span in update.spans]
+        assert count(spans) == count(merged(spans)) > 0
+        text = await worker.log(scheduler, "t1")
+        assert "step 6 [1.0, 1.0, 1.0, 1.0]" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import json
 from collections.abc import AsyncIterator
@@ -17,11 +18,25 @@ from node.board import Board
 from node.errors import PeerUnreachable
 from node.network import bulk
 from node.network.overlay import Overlay
-from node.wire import Dispatch, ExecutorKind, InnerOptimizer, ModelSource, NextSlice, SliceGrant, TrainTask
+from node.tensorfile import read_header, write_tensors
+from node.wire import (
+    Dispatch,
+    ExecutorKind,
+    InnerOptimizer,
+    ModelSource,
+    NextSlice,
+    OuterOptimizer,
+    SliceGrant,
+    Span,
+    Sync,
+    TrainTask,
+)
+from node.worker.beneath import staging_of
 from node.worker.bridge import Bridge, Work
 from node.worker.context import TaskContext
 from node.worker.job_json import job_json
 from node.worker.references import BridgeError
+from node.worker.rows import Rows
 from node.worker.slices import SliceFeed
 from node.worker.training import TrainingTask
 from node.worker.transfers import Transfers
@@ -35,6 +50,9 @@ TASK = TrainTask(
     optimizer=InnerOptimizer(learning_rate=0.1, schedule="wsd", warmup_steps=1, decay_steps=5),
     batch_size=4,
     rounds=2,
+    sync=Sync(codec="int8", fragments=2),
+    outer=OuterOptimizer(learning_rate=0.7, momentum=0.9),
+    precision="bf16",
 )
 
 
@@ -42,17 +60,33 @@ class Source:
     """A scheduler and a data node in one: hands out slices by number."""
 
     def __init__(self) -> None:
-        self.asked: list[list[tuple[int, int]]] = []
+        self.asked: list[int] = []
         self.fail_times = 0
         self.empty_times = 0
+        self.deaf_times = 0
+        self.rows = (0, 10)
+        self.content = b"x"
 
     async def call(self, peer_id: str, request: NextSlice, *, timeout_s: float) -> SliceGrant:
         """One grant."""
-        self.asked.append(list(request.used))
+        if self.deaf_times:
+            self.deaf_times -= 1
+            raise PeerUnreachable("the scheduler is away")
         if self.empty_times:
             self.empty_times -= 1
-            return SliceGrant(index=-1, wait_s=60.0)
-        return SliceGrant(index=len(self.asked) - 1, name="s", sha256="aa", size_bytes=1, providers=["d"])
+            return SliceGrant(index=-1, wait_s=0.01)
+        self.asked.append(request.number)
+        start, end = self.rows
+        return SliceGrant(
+            index=request.number - 1,
+            start=start,
+            end=end,
+            rows=10,
+            name="s",
+            sha256="aa",
+            size_bytes=len(self.content),
+            providers=["d"],
+        )
 
     async def providers(self, dataset: str) -> list[Any]:
         """Nobody else."""
@@ -63,7 +97,7 @@ class Source:
         if self.fail_times:
             self.fail_times -= 1
             raise PeerUnreachable("the data node is away")
-        target.write_bytes(b"x")
+        target.write_bytes(self.content)
 
 
 def context(tmp_path: Path) -> TaskContext:
@@ -79,7 +113,8 @@ async def feed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
     source = Source()
     monkeypatch.setattr(bulk, "download", source.download)
     async with asyncio.TaskGroup() as tasks:
-        made = SliceFeed(context(tmp_path), cast(Overlay, source), Transfers(Board("me")), "data", tasks)
+        rows = Rows()
+        made = SliceFeed(context(tmp_path), cast(Overlay, source), Transfers(Board("me")), "data", rows, tasks)
         yield source, made, tmp_path / "artifacts" / "slices"
         made.close()
 
@@ -98,10 +133,10 @@ async def test_the_next_slice_is_fetched_while_this_one_is_trained_on(feed: tupl
     await settled(source, 2)
     assert first.grant.index == 0
     assert len(list(folder.iterdir())) == 2
-    assert source.asked == [[], []]
+    assert source.asked == [1, 2]
 
 
-async def test_a_slice_is_reported_used_when_the_next_is_asked_for_and_its_file_goes(
+async def test_the_rest_of_a_slice_is_used_when_the_next_is_asked_for_and_its_file_goes(
     feed: tuple[Source, SliceFeed, Path],
 ) -> None:
     """H43: confirmed on consumption. H42: files do not pile up."""
@@ -111,7 +146,10 @@ async def test_a_slice_is_reported_used_when_the_next_is_asked_for_and_its_file_
         await settled(source, number + 2)
         assert found.grant.index == number
         assert len(list(folder.iterdir())) == 2
-    assert source.asked == [[], [], [(0, 0)], [(0, 1)], [(0, 2)], [(0, 3)]]
+    assert source.asked == [1, 2, 3, 4, 5, 6]
+    rows = cast(Rows, slices._hand)
+    assert rows.open == [Span(0, number, 0, 10) for number in range(4)]
+    assert rows.in_hand == Span(0, 4, 0, 10)
 
 
 async def test_a_failed_fetch_is_an_error_and_the_same_slice_comes_with_the_next_try(
@@ -133,17 +171,42 @@ async def test_an_executor_that_hangs_up_loses_no_slice(feed: tuple[Source, Slic
     assert (await slices.next()).grant.index == 0
 
 
-async def test_saying_that_a_slice_is_used_ends_the_wait_for_the_next(feed: tuple[Source, SliceFeed, Path]) -> None:
-    """The scheduler may hold back the next pass until the last slice of this one is used."""
+async def test_a_scheduler_that_is_away_or_has_nothing_is_asked_again_under_the_same_number(
+    feed: tuple[Source, SliceFeed, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U34: a grant whose answer was lost is not lost."""
+    monkeypatch.setattr("node.worker.retrying.FIRST_S", 0.001)
     source, slices, _ = feed
-    await slices.next()
+    source.deaf_times, source.empty_times = 3, 2
+    assert (await slices.next()).grant.index == 0
+    assert source.asked == [1]
+
+
+async def test_a_part_of_a_slice_reaches_the_executor_as_a_smaller_file(feed: tuple[Source, SliceFeed, Path]) -> None:
+    source, slices, folder = feed
+    whole = folder.parent.parent / "whole.safetensors"
+    write_tensors(whole, {"ids": ("I32", [10, 2], bytes(range(80))), "labels": ("U8", [10], bytes(range(10)))})
+    source.content, source.rows = whole.read_bytes(), (3, 7)
+    found = await slices.next()
+    header = read_header(found.path)
+    content = found.path.read_bytes()
+    assert {name: info.shape for name, info in header.tensors.items()} == {"ids": (4, 2), "labels": (4,)}
+    assert content[header.data_start :] == bytes(range(24, 56)) + bytes(range(3, 7))
+    assert (found.size_bytes, found.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert cast(Rows, slices._hand).in_hand == Span(0, 0, 3, 7)
     await settled(source, 2)
-    await slices.next()
-    source.empty_times = 1
-    await settled(source, 3)
-    async with asyncio.timeout(2):
+    assert list(staging_of(folder.parent.parent).iterdir()) == []
+
+
+async def test_a_slice_that_has_not_the_rows_that_were_granted_is_an_error(
+    feed: tuple[Source, SliceFeed, Path],
+) -> None:
+    source, slices, folder = feed
+    whole = folder.parent.parent / "whole.safetensors"
+    write_tensors(whole, {"ids": ("I32", [5, 2], bytes(40))})
+    source.content, source.rows = whole.read_bytes(), (3, 7)
+    with pytest.raises(BridgeError, match="has 5 rows, not 3 to 7"):
         await slices.next()
-    assert [(0, 1)] in source.asked
 
 
 async def test_the_job_s_description_has_the_contract_s_keys_and_no_secret(tmp_path: Path) -> None:
@@ -159,6 +222,9 @@ async def test_the_job_s_description_has_the_contract_s_keys_and_no_secret(tmp_p
     assert config["optimizer"]["learning-rate"] == 0.1
     assert config["scheduler"]["type"] == "wsd"
     assert {"task", "artifact", "input-names"} <= config["model"].keys()
+    assert (config["sync"]["codec"], config["sync"]["fragments"]) == ("int8", 2)
+    assert config["outer"] == {"learning_rate": 0.7, "momentum": 0.9}
+    assert (config["precision"], config["rounds"]) == ("bf16", 2)
 
 
 async def test_the_bridge_describes_itself_and_answers_in_json_whatever_comes(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ from aiohttp import web
 
 from node.board import Board
 from node.config import ExecutorConfig, ResourcesConfig
+from node.errors import Refused
 from node.identity.caller import Caller
+from node.network import bulk
 from node.network.overlay import Overlay
 from node.network.serving import send_file
 from node.store import Store
@@ -25,6 +27,7 @@ from node.wire import (
     Ack,
     Advertisement,
     AggregateTask,
+    CommitRound,
     Decline,
     Dispatch,
     ExecutorKind,
@@ -40,10 +43,12 @@ from node.wire import (
     ReleaseLease,
     RenewLease,
     Resources,
-    RoundCommitted,
     SliceGrant,
+    Span,
+    Sync,
     TaskStatus,
     TrainTask,
+    VersionFile,
 )
 from node.worker import jobs
 from node.worker.service import WorkerService
@@ -54,6 +59,7 @@ HERE = Path(__file__).parent
 TRAIN = ExecutorKind(class_="train", name="scripted")
 AGGREGATE = ExecutorKind(class_="aggregate", name="parameter-server")
 BATCHES = 3
+ROWS = 1000
 
 
 class Scheduler:
@@ -67,10 +73,16 @@ class Scheduler:
         self.statuses: list[TaskStatus] = []
         self.progress: list[Progress] = []
         self.measures: list[Measure] = []
-        self.committed: list[RoundCommitted] = []
-        self.used: list[tuple[int, int]] = []
+        self.committed: list[CommitRound] = []
+        self.returned: list[tuple[str, int, list[Span]]] = []
         self.granted = 0
+        self.grants: dict[tuple[str, int], SliceGrant] = {}
+        self.destinations: dict[str, tuple[int, str]] = {}
         self.deaf_for = 0
+        self.refusal: Refused | None = None
+        self.keeps = False
+        self.journal = folder / "journal"
+        self.journal.mkdir()
         self.hold_slices: dict[str, asyncio.Event] = {}
         self.waiting: set[str] = set()
         self.slice = folder / "slice.bin"
@@ -83,9 +95,10 @@ class Scheduler:
         overlay.on(NextSlice, self._next)
         overlay.on(Progress, self._progress)
         overlay.on(Measure, self._measure)
-        overlay.on(RoundCommitted, self._round)
+        overlay.on(CommitRound, self._round)
         overlay.bulk_route("GET", "/bulk/datasets/{name}/slices/{index}", self._send_slice)
         overlay.bulk_route("GET", "/bulk/jobs/{job}/folder", self._send_folder)
+        overlay.bulk_route("GET", "/bulk/jobs/{job}/journal/{kind}/{number}", self._send_journal)
 
     async def lease(
         self, worker: str, kind: ExecutorKind = TRAIN, cpu: float = 1, duration_s: float = 30, job: str = "job"
@@ -124,9 +137,17 @@ class Scheduler:
         await self.overlay.call(worker, ReleaseLease(lease_id=lease_id))
 
     async def train(
-        self, worker: str, lease_id: str, task_id: str = "t1", server: str = "", rounds: int = 2, **more: Any
+        self,
+        worker: str,
+        lease_id: str,
+        task_id: str = "t1",
+        server: str = "",
+        rounds: int = 2,
+        sync: Sync | None = None,
+        **more: Any,
     ) -> None:
         """Dispatch a training task."""
+        self.destinations[task_id] = (0, server or worker)
         task = TrainTask(
             model=ModelSource(task="causal-lm", filenames=["config.json"]),
             dataset="data",
@@ -134,19 +155,24 @@ class Scheduler:
             optimizer=InnerOptimizer(learning_rate=0.1),
             batch_size=4,
             rounds=rounds,
+            sync=sync or Sync(),
         )
         await self._dispatch(worker, lease_id, task_id, TRAIN, task, **more)
 
     async def aggregate(
-        self, worker: str, lease_id: str, members: list[Member], task_id: str = "ps", rounds: int = 2, **more: Any
+        self,
+        worker: str,
+        lease_id: str,
+        members: list[Member],
+        task_id: str = "ps",
+        rounds: int = 2,
+        terms: dict[str, Any] | None = None,
+        **more: Any,
     ) -> None:
-        """Dispatch a parameter server."""
-        task = AggregateTask(
-            model=ModelSource(task="causal-lm", filenames=["config.json"]),
-            optimizer=OuterOptimizer(learning_rate=1.0, momentum=0.0),
-            rounds=rounds,
-            members=members,
-        )
+        """Dispatch a parameter server; `terms` are further fields of its task."""
+        fields: dict[str, Any] = {"optimizer": OuterOptimizer(learning_rate=1.0, momentum=0.0), **(terms or {})}
+        model = ModelSource(task="causal-lm", filenames=["config.json"])
+        task = AggregateTask(model=model, rounds=rounds, members=members, **fields)
         await self._dispatch(worker, lease_id, task_id, AGGREGATE, task, **more)
 
     def states(self, task_id: str) -> list[str]:
@@ -165,6 +191,7 @@ class Scheduler:
         kind: ExecutorKind,
         task: TrainTask | AggregateTask,
         job: str = "job",
+        epoch: int = 0,
         **more: Any,
     ) -> None:
         await self.overlay.call(
@@ -173,7 +200,7 @@ class Scheduler:
                 lease_id=lease_id,
                 job_id=job,
                 task_id=task_id,
-                epoch=0,
+                epoch=epoch,
                 executor=kind,
                 task=task,
                 folder_sha256=self.archive_sha256,
@@ -197,31 +224,56 @@ class Scheduler:
         if request.task_id in self.hold_slices and not self.hold_slices[request.task_id].is_set():
             self.waiting.add(request.task_id)
             return SliceGrant(index=-1, wait_s=0.1)
-        self.used += request.used
-        self.granted += 1
-        return SliceGrant(
-            index=self.granted - 1,
-            name=f"s{self.granted - 1}",
-            sha256=hashlib.sha256(self.slice.read_bytes()).hexdigest(),
-            size_bytes=self.slice.stat().st_size,
-            rows=10,
-            providers=[self.overlay.peer_id],
-        )
+        key = (request.task_id, request.number)
+        if key not in self.grants:
+            self.granted += 1
+            self.grants[key] = SliceGrant(
+                index=self.granted - 1,
+                name=f"s{self.granted - 1}",
+                end=ROWS,
+                sha256=hashlib.sha256(self.slice.read_bytes()).hexdigest(),
+                size_bytes=self.slice.stat().st_size,
+                rows=ROWS,
+                providers=[self.overlay.peer_id],
+            )
+        return self.grants[key]
 
     async def _progress(self, caller: Caller, request: Progress) -> Plan:
         self.progress.append(request)
-        return Plan(round=request.round, target_batches=BATCHES)
+        if request.returned:
+            self.returned.append((request.task_id, request.return_number, request.returned))
+        epoch, server = self.destinations[request.task_id]
+        target = BATCHES if server else None
+        return Plan(round=request.round, target_batches=target, epoch=epoch, parameter_server=server)
 
     async def _measure(self, caller: Caller, request: Measure) -> Ack:
         self.measures.append(request)
         return Ack()
 
-    async def _round(self, caller: Caller, request: RoundCommitted) -> Ack:
+    async def _round(self, caller: Caller, request: CommitRound) -> Ack:
         if self.deaf_for > 0:
             self.deaf_for -= 1
             raise KeyError("the scheduler is not itself")
+        if self.refusal is not None:
+            raise self.refusal
+        for file in (request.delta, request.weights, request.momentum):
+            await self.keep(caller.peer_id, file)
         self.committed.append(request)
         return Ack()
+
+    async def keep(self, worker: str, file: VersionFile, job: str = "job") -> None:
+        """Take a file of a version over into the journal."""
+        if not self.keeps:
+            return
+        target = self.journal / f"{file.kind}-{file.number}.safetensors"
+        path = f"/bulk/jobs/{job}/{file.kind}/{file.number}"
+        await bulk.download(
+            self.overlay, [worker], path, target, sha256=file.sha256, size_bytes=file.size_bytes, durable=False
+        )
+
+    async def _send_journal(self, caller: Caller, request: web.Request) -> web.StreamResponse:
+        path = self.journal / "{kind}-{number}.safetensors".format(**request.match_info)
+        return await send_file(request, path, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
     async def _send_slice(self, caller: Caller, request: web.Request) -> web.StreamResponse:
         sha256 = hashlib.sha256(self.slice.read_bytes()).hexdigest()
