@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,6 +42,21 @@ class Slice:
         """(first row, end) of the batches."""
         for start in range(0, self.rows, size):
             yield start, min(start + size, self.rows)
+
+    def read_all(self, size: int) -> Iterator[tuple[Batch, int]]:
+        """(batch, rows) of the batches. Where reading takes time, the next one is read while one is trained on."""
+        spans = self.batches(size)
+        if self._preprocessor is None and not torch.cuda.is_available():
+            yield from ((self.read(start, end), end - start) for start, end in spans)
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="read") as pool:
+            ahead: tuple[Future[Batch], int] | None = None
+            for start, end in spans:
+                last, ahead = ahead, (pool.submit(self.read, start, end), end - start)
+                if last is not None:
+                    yield last[0].result(), last[1]
+            if ahead is not None:
+                yield ahead[0].result(), ahead[1]
 
     def head(self, rows: int) -> Batch:
         """The first rows."""

@@ -1,4 +1,4 @@
-"""The executor's end of the job bridge: HTTP over a Unix socket, one connection for each request.
+"""The executor's end of the job bridge: HTTP over a Unix socket. Statuses share one connection that stays open.
 
 Every wait is bounded. A request that found no connection, or a source that failed for now (5xx), is tried again with
 growing pauses; the executor itself is ended by its node, so it need not guess whether that still lives.
@@ -12,6 +12,7 @@ import json
 import logging
 import queue
 import random
+import select
 import socket
 import threading
 import time
@@ -32,6 +33,8 @@ STATUS_DEADLINE_S = 60.0
 STREAM_QUIET_S = 120.0
 RESULT_DEADLINE_S = 3600.0
 PAUSE_LIMIT_S = 10.0
+KEPT_S = 20.0
+"""A connection that was idle for longer is opened anew: the bridge closes those of more than a minute."""
 
 
 class BridgeError(HyphaError):
@@ -44,15 +47,35 @@ class Fetched:
 
     path: Path
     version: int | None
+    kind: str = "weights"
+    """Of a version's files: `weights` or `momentum`."""
+    first_row: int = 0
+    """Of a slice: the number in the dataset of its first row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A file of new weights, or of a step towards them."""
+    """A file that leads to new global weights.
+
+    `content` is `step` (to be added), `gradient` (the outer step is the executor's own) or `weights` (with their
+    `momentum`, if there is any). `sha256` is the digest of the weights file of that version. `counted` says whether the
+    update sent last went into a version.
+    """
 
     path: Path
     version: int | None
-    is_weights: bool
+    content: str = "step"
+    sha256: str = ""
+    counted: bool = True
+    momentum: Path | None = None
+
+    @property
+    def is_weights(self) -> bool:
+        """Whether it is a whole version."""
+        return self.content == "weights"
+
+
+_CLOSING = {"Content-Type": "application/json", "Connection": "close"}
 
 
 class _Connection(http.client.HTTPConnection):
@@ -67,27 +90,36 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Bridge:
-    """The requests an executor makes. Thread-safe: nothing is shared between requests."""
+    """The requests an executor makes. Thread-safe; statuses reach the bridge in the order of the calls."""
 
     def __init__(self, socket_path: str, work_dir: Path) -> None:
         self._socket = socket_path
         self._work_dir = work_dir
+        self._status_lock = threading.Lock()
+        self._kept: _Connection | None = None
+        self._kept_until = 0.0
+
+    def close(self) -> None:
+        """Closes the connection that statuses share."""
+        with self._status_lock:
+            self._drop()
 
     def fetch(self, reference: dict[str, Any]) -> list[Fetched]:
         """The files a reference stands for, once they are here."""
-        answer = self._post("/resources/fetch", reference, FETCH_DEADLINE_S, repeat=True)
+        answer = self._post("/resources/fetch", reference, FETCH_DEADLINE_S)
         if not isinstance(answer, list) or not all(isinstance(entry, dict) and "path" in entry for entry in answer):
             raise BridgeError("the bridge answered a fetch without a list of files")
-        return [Fetched(self._work_dir / entry["path"], _version(entry.get("metadata") or {})) for entry in answer]
+        return [self._fetched(entry["path"], entry.get("metadata") or {}) for entry in answer]
 
     def send(self, peers: dict[str, Any], path: Path) -> None:
         """Hands a file of the work directory over for delivery."""
         body = {"resource": peers, "path": str(path.relative_to(self._work_dir))}
-        self._post("/resources/send", body, SEND_DEADLINE_S, repeat=True)
+        self._post("/resources/send", body, SEND_DEADLINE_S)
 
     def status(self, body: object) -> dict[str, Any]:
         """Reports progress; answers what the bridge wants. `Error` is raised."""
-        answer = self._post("/status/send", body, STATUS_DEADLINE_S, repeat=False)
+        with self._status_lock:
+            answer = self._post_kept(body)
         if not isinstance(answer, dict) or answer.get("type") == "Error":
             what = body if isinstance(body, str) else ", ".join(body) if isinstance(body, dict) else "status"
             detail = answer.get("detail", "") if isinstance(answer, dict) else ""
@@ -113,36 +145,89 @@ class Bridge:
         finally:
             connection.close()
 
-    def _request(self, connection: _Connection, path: str, body: object) -> http.client.HTTPResponse:
+    def _fetched(self, path: str, metadata: dict[str, Any]) -> Fetched:
+        first_row = metadata.get("first_row")
+        return Fetched(
+            self._work_dir / path,
+            _version(metadata),
+            str(metadata.get("kind") or "weights"),
+            first_row if isinstance(first_row, int) else 0,
+        )
+
+    def _request(
+        self, connection: _Connection, path: str, body: object, *, keep: bool = False
+    ) -> http.client.HTTPResponse:
         data = json.dumps(body).encode()
-        connection.request("POST", path, data, {"Content-Type": "application/json", "Connection": "close"})
+        headers = {"Content-Type": "application/json"} if keep else _CLOSING
+        connection.request("POST", path, data, headers)
         return connection.getresponse()
 
-    def _post(self, path: str, body: object, deadline_s: float, *, repeat: bool) -> Any:
-        """`repeat`: the request may be made again after it reached the bridge."""
+    def _post_kept(self, body: object) -> Any:
+        """A status over the connection that stays open. It is sent once: sent twice it would count twice."""
+        path = "/status/send"
+        try:
+            connection = self._status_connection()
+            response = self._request(connection, path, body, keep=True)
+            status, data = response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._drop()
+            raise BridgeError(f"{path}: the bridge gave no answer: {error or type(error).__name__}") from error
+        if response.will_close:
+            self._drop()
+        self._kept_until = time.monotonic() + KEPT_S
+        if status < 400:
+            return _decoded(path, data)
+        raise _declined(path, status, data)
+
+    def _status_connection(self) -> _Connection:
+        kept = self._kept
+        if kept is not None and kept.sock is not None:
+            poll = select.poll()
+            poll.register(kept.sock, select.POLLIN)
+            # Readable without a request under way: the other end has closed it.
+            if time.monotonic() < self._kept_until and not poll.poll(0):
+                return kept
+            self._drop()
+        self._kept = self._connect(STATUS_DEADLINE_S)
+        return self._kept
+
+    def _drop(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    def _connect(self, deadline_s: float) -> _Connection:
+        """A connection whose answers may take `deadline_s`. A bridge that is not there yet is waited for."""
         began = time.monotonic()
         for pause in _pauses():
-            waited = time.monotonic() - began
             connection = _Connection(self._socket, deadline_s)
             try:
                 connection.connect()
             except OSError as error:
                 connection.close()
-                if waited > CONNECT_TRIES_S:
+                if time.monotonic() - began > CONNECT_TRIES_S:
                     raise BridgeError(f"the bridge cannot be reached: {error.strerror or error}") from error
-                time.sleep(pause)
-                continue
+            else:
+                return connection
+            time.sleep(pause)
+        raise AssertionError("pauses never end")
+
+    def _post(self, path: str, body: object, deadline_s: float) -> Any:
+        """A request that may be made again after it reached the bridge."""
+        began = time.monotonic()
+        for pause in _pauses():
+            connection = self._connect(deadline_s)
             try:
                 with self._request(connection, path, body) as response:
                     status, data = response.status, response.read()
             except (OSError, http.client.HTTPException) as error:
-                if not repeat or waited > SOURCE_TRIES_S:
+                if time.monotonic() - began > SOURCE_TRIES_S:
                     raise BridgeError(f"{path}: the bridge gave no answer: {error or type(error).__name__}") from error
             else:
                 if status < 400:
                     return _decoded(path, data)
                 refusal = _declined(path, status, data)
-                if status < 500 or status == 507 or waited > SOURCE_TRIES_S:
+                if status < 500 or status == 507 or time.monotonic() - began > SOURCE_TRIES_S:
                     raise refusal
                 log.warning("bridge.retry path=%s reason=%s", path, refusal)
             finally:
@@ -212,7 +297,15 @@ class Arrivals:
     def _arrival(self, data: str) -> Arrival:
         try:
             event = json.loads(data)
-            return Arrival(self._work_dir / event["path"], _version(event), event.get("content") == "weights")
+            momentum = event.get("momentum")
+            return Arrival(
+                self._work_dir / event["path"],
+                _version(event),
+                str(event.get("content") or "step"),
+                str(event.get("sha256") or ""),
+                event.get("counted") is not False,
+                self._work_dir / momentum if momentum else None,
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise BridgeError(f"the receive stream sent something else than a file: {data[:200]}") from error
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from node.errors import JobError
+from node.wire import OuterOptimizer, Sync
 
 Reference = dict[str, Any]
+C = TypeVar("C", bound=msgspec.Struct)
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -54,6 +56,11 @@ class TrainConfig(msgspec.Struct, frozen=True):
     weights: Reference | None = None
     validation: Reference | None = None
     evaluate: bool = False
+    rounds: int = 0
+    """The version that the job ends with; 0 where the bridge does not say."""
+    sync: Sync = Sync()
+    outer: OuterOptimizer | None = None
+    precision: str = "fp32"
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -63,19 +70,27 @@ class Job(msgspec.Struct, frozen=True):
     config: TrainConfig
 
 
-def parse(argument: str) -> Job:
-    """The job in a JSON text, or in the file that `@path` names. Keys may be spelled with `-` or `_`."""
+def read_config(argument: str, kind: type[C]) -> tuple[str, C]:
+    """The job's id and its `config`, in a JSON text, or in the file that `@path` names. Keys may be spelled with `-` or
+    `_`."""
     try:
         text = Path(argument[1:]).read_text() if argument.startswith("@") else argument
         raw = msgspec.json.decode(text)
         config = {_plain(key): _fields(value) for key, value in raw["executor"]["config"].items()}
-        job = msgspec.convert({"job_id": raw.get("job_id", ""), "config": config}, Job)
+        return str(raw.get("job_id", "")), msgspec.convert(config, kind)
     except OSError as error:
         raise JobError(f"the job cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
         raise JobError(f"the job is not valid: {error}") from error
+
+
+def parse(argument: str) -> Job:
+    """A training job."""
+    job = Job(*read_config(argument, TrainConfig))
     if job.config.batch_size < 1:
         raise JobError(f"the job is not valid: batch_size {job.config.batch_size}")
+    if job.config.sync.codec != "none" and job.config.outer is None:
+        raise JobError("the job is not valid: a codec needs the outer optimizer")
     return job
 
 

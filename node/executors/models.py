@@ -31,8 +31,8 @@ from typing import Any
 import torch
 
 from node.errors import JobError
-from node.training.files import TensorReader
-from node.training.updates import check_layout, layout_of, state_of
+from node.training.files import TensorReader, check_layout
+from node.training.updates import layout_of, state_of
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -16,12 +16,13 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 from node import logs
 from node.errors import HyphaError, JobError
-from node.executors.bridge_client import Arrivals, Bridge, Fetched
+from node.executors.bridge_client import RESULT_DEADLINE_S, Arrivals, Bridge, Fetched
 from node.executors.job import Job, parse
 from node.executors.rounds import RoundLoop
 
@@ -67,11 +68,12 @@ class LaunchedRanks:
 
 def run(job: Job, bridge: Bridge, work_dir: Path) -> None:
     """Trains until the bridge says Done."""
-    if os.environ.get("RANK", "0") != "0":
-        _run(job, bridge, work_dir, None)
-        return
-    with contextlib.closing(bridge.arrivals(job.config.results, INCOMING)) as arrivals:
-        _run(job, bridge, work_dir, arrivals)
+    with contextlib.closing(bridge):
+        if os.environ.get("RANK", "0") != "0":
+            _run(job, bridge, work_dir, None)
+            return
+        with contextlib.closing(bridge.arrivals(job.config.results, INCOMING)) as arrivals:
+            _run(job, bridge, work_dir, arrivals)
 
 
 def _run(job: Job, bridge: Bridge, work_dir: Path, arrivals: Arrivals | None) -> None:
@@ -83,12 +85,16 @@ def _run(job: Job, bridge: Bridge, work_dir: Path, arrivals: Arrivals | None) ->
     tensor_files = _in_background(lambda: _fetch_tensors(job, bridge) if is_main else ([], []))
     import torch
     from accelerate import Accelerator
+    from accelerate.utils import InitProcessGroupKwargs
 
     from node.executors.batches import Slice
     from node.executors.models import load_model, load_preprocessor
     from node.executors.trainer import Trainer
 
-    accelerator = Accelerator()
+    # Several processes without a device each are told so: Accelerate would go by what launched them.
+    several_on_cpu = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available()
+    waits = InitProcessGroupKwargs(timeout=timedelta(seconds=2 * RESULT_DEADLINE_S))
+    accelerator = Accelerator(cpu=several_on_cpu, kwargs_handlers=[waits])
     ranks = LaunchedRanks(accelerator) if accelerator.num_processes > 1 else LocalRanks()
     artifacts = work_dir / ARTIFACTS
     names = [
@@ -96,19 +102,28 @@ def _run(job: Job, bridge: Bridge, work_dir: Path, arrivals: Arrivals | None) ->
         for entry in ranks.share(model_files.result)
         if entry.path.is_relative_to(artifacts)
     ]
-    seed = hashlib.sha256(f"{job.job_id}:{work_dir.name}".encode()).digest()
+    seed = hashlib.sha256(f"{job.job_id}:{work_dir.name}:{accelerator.process_index}".encode()).digest()
     torch.manual_seed(int.from_bytes(seed[:4], "big"))
     loaded = load_model(artifacts, config.model.task, config.model.seed, names)
     preprocessor = None
     if config.preprocessor is not None:
         own_files = config.preprocessor.artifact.get("filenames") or ()
         preprocessor = load_preprocessor(artifacts, config.preprocessor.task, own_files)
-    trainer = Trainer(accelerator, loaded, config.optimizer, config.scheduler)
-    weights, validation = ranks.share(tensor_files.result)
+    trainer = Trainer(
+        accelerator,
+        loaded,
+        config.optimizer,
+        config.scheduler,
+        sync=config.sync,
+        outer=config.outer,
+        precision=config.precision,
+    )
+    files, validation = ranks.share(tensor_files.result)
     version = 0
-    if weights:
-        trainer.apply_weights(weights[0].path)
-        version = weights[0].version or 0
+    if files:
+        kinds = {entry.kind: entry for entry in files}
+        trainer.apply_weights(kinds["weights"].path, kinds["momentum"].path if "momentum" in kinds else None)
+        version = kinds["weights"].version or 0
     log.info("train.ready job=%s version=%d device=%s", job.job_id, version, accelerator.device)
     RoundLoop(
         config,
@@ -121,6 +136,7 @@ def _run(job: Job, bridge: Bridge, work_dir: Path, arrivals: Arrivals | None) ->
         validation=[entry.path for entry in validation],
         open_slice=lambda path: Slice(path, config.model.input_names, preprocessor),
     ).run()
+    accelerator.end_training()
     log.info("train.done job=%s", job.job_id)
 
 

@@ -93,7 +93,7 @@ def main() -> int:
             status = {"batch_size": config["batch_size"], "round_time": -12}
             answer = bridge.ask("/status/send", {"status": status})
             counter = answer["counter"] if answer["type"] == "ScheduleUpdate" else counter - 1
-        assert bridge.ask("/status/send", "update") == {"type": "Ok"}
+        assert bridge.ask("/status/send", "update")["type"] == "Ok"
         name = f"{epoch}_local_gradients.pt"
         change = array.array("f", [options.delta]) * len(weights)
         (work_dir / name).write_bytes(header + change.tobytes())

@@ -2,8 +2,8 @@
 
 Four jobs run side by side on the same three workers: 1, 2 and 3 workers with an outer optimizer, and 1 worker without
 one (outer step 1, no momentum). What the oracle is given: the model's configuration and seed, the files of the
-dataset, and `training.json`, which tells who trained on which slices in which order, and how many samples of each task
-went into each round. It imports nothing of the product.
+dataset, and `training.json`, which tells which rows each task trained on, in which order, for which round. It imports
+nothing of the product.
 """
 
 from __future__ import annotations
@@ -200,14 +200,17 @@ def test_one_worker_with_an_outer_step_of_one_trains_as_a_plain_loop_does(runs: 
     assert distance(run, dict(model.named_parameters())) < 1e-5
 
 
-def test_the_record_tells_of_every_slice_once(runs: dict[str, Run]) -> None:
-    """H43, U51: in a pass no slice is given twice, and its order depends on nothing but the seed."""
+def test_the_record_tells_of_every_row_once(runs: dict[str, Run]) -> None:
+    """H43, U51: in a pass no row counts twice, and the samples of each contribution are its rows."""
     for run in runs.values():
-        rounds = run.record["rounds"]
-        grants = [(line["pass"], line["index"]) for row in rounds for line in row["slices"] + row["in_hand"]]
-        assert len(grants) == len(set(grants))
-        whole = range(max(number for number, _ in grants) - 1)
-        assert all(sum(number == given for given, _ in grants) == len(ROWS) for number in whole)
+        shares = [share for row in run.record["rounds"] for share in row["contributions"]]
+        assert all(share["samples"] == sum(end - start for _, _, start, end in share["spans"]) for share in shares)
+        spans = [span for share in shares for span in share["spans"]]
+        rows = [(number, index, row) for number, index, start, end in spans for row in range(start, end)]
+        assert len(rows) == len(set(rows))
+        if run.case.workers == 1:
+            passes = range(max(number for number, _, _ in rows))
+            assert all(sum(number == row[0] for row in rows) == sum(ROWS) for number in passes)
 
 
 Batch = dict[str, torch.Tensor]
@@ -222,14 +225,11 @@ def counts_of(run: Run) -> list[dict[str, int]]:
 
 
 def batches_of(run: Run, task: str) -> Iterator[Batch]:
-    """A task's batches over the whole job: its slices in its order, the rows in the file's, never across two slices."""
-    rounds = run.record["rounds"]
-    lines = [line for row in rounds for line in row["slices"]] + rounds[-1]["in_hand"]
-    for line in lines:
-        if line["task_id"] == task:
-            rows = run.slices[line["index"]]
-            for start in range(0, len(rows), BATCH):
-                yield {"input_ids": rows[start : start + BATCH]}
+    """A task's batches over the whole job: its rows in its order, never across two slices."""
+    shares = [share for row in run.record["rounds"] for share in row["contributions"] if share["task_id"] == task]
+    for _, index, start, end in (span for share in shares for span in share["spans"]):
+        for first in range(start, end, BATCH):
+            yield {"input_ids": run.slices[index][first : min(end, first + BATCH)]}
 
 
 def take(batches: Iterator[Batch], samples: int) -> list[Batch]:

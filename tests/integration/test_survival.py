@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,28 +108,99 @@ def test_a_node_killed_at_random_moments_always_starts_again(cluster: LocalClust
     until(lambda: [row["name"] for row in tui(node, "datasets")] == ["tiny"], within_s=5, what="the dataset is served")
 
 
-def test_sigterm_ends_a_busy_node_within_five_seconds_and_frees_its_leases(
+def test_a_killed_parameter_server_is_placed_again_and_the_job_goes_on_from_its_last_commit(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    workers = small_cluster(cluster, workers=2, data=[dataset(tmp_path, rows=1024)])
+    """U28, H11, H62: SIGKILL of its node; no round is done twice, and workers keep their tasks."""
+    small_cluster(cluster, workers=3, data=[dataset(tmp_path, rows=2048)])
     scheduler = cluster.nodes["scheduler"]
-    job_id = submit(scheduler, job_folder(tmp_path / "job", rounds=500, samples=4000))
-    until(lambda: job_at(scheduler, job_id).get("round", 0) >= 1, within_s=60, what="a first round")
+    job_id = submit(scheduler, job_folder(tmp_path / "job", rounds=8, samples=1200, workers=2))
+    job = until(
+        lambda: (found := job_at(scheduler, job_id)).get("round", 0) >= 2 and found, within_s=60, what="two rounds"
+    )
+    by_peer = {node.peer_id: name for name, node in cluster.nodes.items()}
+    server = next(task for task in job["tasks"] if task["role"] == "aggregate")
+    survivors = {t["task_id"] for t in job["tasks"] if t["role"] == "train" and t["peer_id"] != server["peer_id"]}
+    committed = job["round"]
+    cluster.kill(by_peer[server["peer_id"]])
+    ended = until(
+        lambda: (found := job_at(scheduler, job_id))["state"] in ("done", "failed") and found,
+        within_s=120,
+        what="the end",
+    )
+    assert ended["state"] == "done", ended["reason"]
+    assert ended["round"] == 8
+    kept = {task["task_id"]: task["state"] for task in ended["tasks"]}
+    assert all(kept[task_id] == "finished" for task_id in survivors), kept
+    rounds = rounds_of(ended)
+    assert [line["round"] for line in rounds] == list(range(8))
+    assert {line["epoch"] for line in rounds[:committed]} == {0}
+    assert rounds[-1]["epoch"] == 1
+    assert_rows_count_once(rounds)
+
+
+def rounds_of(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rounds in a finished job's training record."""
+    record: dict[str, Any] = json.loads((Path(job["model_dir"]) / "training.json").read_text())
+    return list(record["rounds"])
+
+
+def assert_rows_count_once(rounds: list[dict[str, Any]]) -> None:
+    """No row of a pass over the data was trained on twice by what the rounds committed."""
+    counted = [
+        (pass_, index, row)
+        for line in rounds
+        for share in line["contributions"]
+        for pass_, index, start, end in share["spans"]
+        for row in range(start, end)
+    ]
+    assert len(counted) == len(set(counted)) == sum(line["samples"] for line in rounds) > 0
+
+
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGKILL"])
+def test_a_scheduler_that_starts_again_goes_on_with_its_job_where_it_was(
+    cluster: LocalCluster, tmp_path: Path, signal: str
+) -> None:
+    """U34: its workers train on under the same leases; no committed round is lost, no task is started twice."""
+    workers = small_cluster(cluster, workers=2, data=[dataset(tmp_path, rows=2048)])
+    scheduler = cluster.nodes["scheduler"]
+    job_id = submit(scheduler, job_folder(tmp_path / "job", rounds=8, samples=1200))
+    job = until(
+        lambda: (found := job_at(scheduler, job_id)).get("round", 0) >= 2 and found, within_s=60, what="two rounds"
+    )
     began = time.monotonic()
-    scheduler.process.terminate()
-    assert scheduler.process.wait(6) == 0
-    assert time.monotonic() - began < 5
-    until(lambda: live_leases(workers[0]) == [], within_s=3, what="leases are released at once, not by expiry")
+    if signal == "SIGTERM":
+        scheduler.process.terminate()
+        assert scheduler.process.wait(6) == 0
+        assert time.monotonic() - began < 5
+    else:
+        cluster.kill("scheduler")
+    leases = {lease["id"] for lease in live_leases(workers[0])}
+    assert len(leases) == 3, "they are kept for the next start"
+    cluster.restart("scheduler")
+    ended = until(
+        lambda: (found := job_at(scheduler, job_id)).get("state") in ("done", "failed") and found,
+        within_s=120,
+        what="the end",
+    )
+    assert (ended["state"], ended["round"]) == ("done", 8), ended["reason"]
+    assert {task["task_id"] for task in ended["tasks"]} == {task["task_id"] for task in job["tasks"]}
+    rounds = rounds_of(ended)
+    assert [(line["round"], line["epoch"]) for line in rounds] == [(number, 0) for number in range(8)]
+    assert_rows_count_once(rounds)
+    until(lambda: live_leases(workers[0]) == [], within_s=5, what="no lease")
 
 
 def test_every_node_of_a_busy_cluster_ends_at_once_and_the_job_goes_on_after_a_restart(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """U34: SIGTERM for all, in mid-round; exit code 0 within 5 s, no executor, no manual step."""
+    """U34, U41, U50: SIGTERM for all, in mid-round; exit code 0 within 5 s, no executor, no manual step."""
     workers = small_cluster(cluster, workers=2, data=[dataset(tmp_path, rows=1024)])
     scheduler = cluster.nodes["scheduler"]
-    job_id = submit(scheduler, job_folder(tmp_path / "job", rounds=4, samples=1200))
-    until(lambda: job_at(scheduler, job_id).get("round", 0) >= 1, within_s=60, what="a first round")
+    job_id = submit(scheduler, job_folder(tmp_path / "job", rounds=6, samples=1200))
+    job = until(
+        lambda: (found := job_at(scheduler, job_id)).get("round", 0) >= 1 and found, within_s=60, what="a first round"
+    )
     began = time.monotonic()
     assert set(cluster.stop().values()) == {0}
     assert time.monotonic() - began < 5
@@ -135,7 +208,15 @@ def test_every_node_of_a_busy_cluster_ends_at_once_and_the_job_goes_on_after_a_r
     assert not any("stop_overdue" in node.log_path.read_text() for node in cluster.nodes.values())
     for name in cluster.nodes:
         cluster.restart(name)
-    until(lambda: job_at(scheduler, job_id).get("state") == "done", within_s=90, what="the job is done")
+    ended = until(
+        lambda: (found := job_at(scheduler, job_id)).get("state") == "done" and found,
+        within_s=90,
+        what="the job is done",
+    )
+    rounds = rounds_of(ended)
+    assert [line["round"] for line in rounds] == list(range(6))
+    assert all(line["epoch"] == 0 for line in rounds[: job["round"]])
+    assert_rows_count_once(rounds)
     until(lambda: live_leases(workers[0]) == [], within_s=5, what="no lease")
 
 

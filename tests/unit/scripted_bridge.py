@@ -70,11 +70,18 @@ class Worker:
     validation: list[Path] = field(default_factory=list)
     model_files: list[Path] = field(default_factory=list)
     spoil: Callable[[Path], None] | None = None
+    fails_in: int | None = None
+    wrong_digests: set[int] = field(default_factory=set)
     round: int = 0
+    """The version it holds."""
+    trained: int = 0
+    """The round it trains."""
+    exchanging: int = 0
+    sent_samples: int = 0
     batches: int = 0
     samples: int = 0
     said: bool = False
-    sizes: list[int] = field(default_factory=list)
+    reported: list[tuple[int, int, int]] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     events: queue.Queue[dict[str, Any]] = field(default_factory=queue.Queue)
@@ -100,12 +107,22 @@ class Group:
     """Workers and their parameter server. The round closes when every update is in."""
 
     def __init__(
-        self, folder: Path, workers: list[Worker], rounds: int, outer_lr: float, momentum: float, seed: int = 0
+        self,
+        folder: Path,
+        workers: list[Worker],
+        rounds: int,
+        outer_lr: float,
+        momentum: float,
+        seed: int = 0,
+        sync: dict[str, Any] | None = None,
     ) -> None:
         self.folder = folder
         self.workers = workers
         self.rounds = rounds
         self.outer = {"learning_rate": outer_lr, "momentum": momentum}
+        self.sync = sync or {}
+        self.not_counted: set[tuple[int, int]] = set()
+        """(round, worker): updates that are left out."""
         self.aggregate = AggregateProgram(folder)
         self.lock = threading.Lock()
         self.updates: list[dict[str, Any]] = []
@@ -114,27 +131,39 @@ class Group:
 
     def deliver(self, worker: Worker, path: Path) -> None:
         with self.lock:
-            kept = self.folder / f"update-{worker.round}-{self.workers.index(worker)}.safetensors"
+            number = self.workers.index(worker)
+            round_number = worker.exchanging
+            kept = self.folder / f"update-{round_number}-{number}.safetensors"
             os.link(path, kept)
-            checked = self.aggregate.ask("check", path=str(kept))
+            checked = self.aggregate.ask("check", path=str(kept), round=round_number, sync=self.sync)
             if not checked["ok"]:
                 self.failure = checked["detail"]
-            self.updates.append({"path": str(kept), "weight": worker.samples})
+            update = {"path": str(kept), "weight": worker.sent_samples, "task_id": f"t{number}"}
+            self.updates.append({**update, "norm": checked.get("norm", 0.0)})
             if len(self.updates) == len(self.workers):
                 self.random.shuffle(self.updates)
-                self._commit(worker.round)
+                self._commit(round_number)
 
     def _commit(self, round_number: int) -> None:
-        answer = self.aggregate.ask("commit", round=round_number, updates=self.updates, **self.outer)
+        counted = [
+            update for update in self.updates if (round_number, int(update["task_id"][1:])) not in self.not_counted
+        ]
+        answer = self.aggregate.ask(
+            "commit", round=round_number, updates=counted, sync=self.sync, aggregation={}, **self.outer
+        )
         assert answer["ok"], answer
         self.updates.clear()
         version = answer["version"]
-        for worker in self.workers:
-            step = worker.folder / "incoming" / f"step-{version}.safetensors"
-            step.write_bytes((self.folder / f"step-{version}.safetensors").read_bytes())
+        name = f"delta-{version}.safetensors"
+        content = "step" if self.sync.get("codec", "none") == "none" else "gradient"
+        for number, worker in enumerate(self.workers):
+            delta = worker.folder / "incoming" / name
+            delta.write_bytes((self.folder / name).read_bytes())
             if worker.spoil:
-                worker.spoil(step)
-            worker.events.put({"path": f"incoming/{step.name}", "version": version, "content": "step", "sequence": 1})
+                worker.spoil(delta)
+            sha256 = "0" * 64 if version in worker.wrong_digests else answer["weights"]["sha256"]
+            event = {"path": f"incoming/{name}", "version": version, "content": content, "sequence": version}
+            worker.events.put({**event, "sha256": sha256, "counted": (round_number, number) not in self.not_counted})
 
     def fetch(self, worker: Worker, reference: dict[str, Any]) -> list[dict[str, Any]]:
         kind = reference["type"]
@@ -142,31 +171,39 @@ class Group:
         if kind == "job":
             return [worker.place(path) for path in worker.model_files]
         if kind == "weights":
-            entry = worker.place(self.folder / "weights-0.safetensors")
-            return [{**entry, "metadata": {"source": "peer", "version": "0"}}]
+            return [self._place(worker, what) for what in ("weights", "momentum") if what == "weights" or worker.round]
         if kind == "validation":
             return [worker.place(path, f"validation-{path.name}") for path in worker.validation]
         return [worker.place(next(worker._next))]
 
+    def _place(self, worker: Worker, kind: str) -> dict[str, Any]:
+        entry = worker.place(self.folder / f"{kind}-{worker.round}.safetensors")
+        return {**entry, "metadata": {"source": "peer", "version": str(worker.round), "kind": kind}}
+
     def status(self, worker: Worker, body: Any) -> dict[str, Any]:
+        """As the worker's bridge counts: with overlap the next round begins with `update`."""
         if body == "update":
             worker.log.append("update")
-            return {"type": "Ok"}
-        if body == "update-received":
-            worker.log.append("update-received")
-            worker.round += 1
+            worker.exchanging, worker.sent_samples = worker.trained, worker.samples
+            worker.trained += 1
             worker.batches = worker.samples = 0
             worker.said = False
+            return {"type": "Ok", "last": worker.trained == self.rounds}
+        if body == "update-received":
+            worker.log.append(f"update-received after {worker.batches}")
+            worker.round += 1
             kind = "Done" if worker.round == self.rounds else "Continue"
             return {"type": kind, "evaluate": worker.evaluate}
         if "metrics" in body:
             worker.log.append("metrics")
             worker.metrics.append(body["metrics"])
             return {"type": "Ok"}
-        worker.batches += 1
+        if worker.trained == worker.fails_in:
+            return {"type": "Error", "detail": "not now"}
+        worker.batches += body["status"].get("batches", 1)
         worker.samples += body["status"]["batch_size"]
-        worker.sizes.append(body["status"]["batch_size"])
-        left = worker.targets[worker.round] - worker.batches
+        worker.reported.append((worker.trained, worker.batches, worker.samples))
+        left = worker.targets[worker.trained] - worker.batches
         if worker.says_once and worker.said:
             return {"type": "Continue"}
         worker.said = True

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from node.errors import HyphaError  # noqa: E402
 from node.executors import train  # noqa: E402
-from node.executors.bridge_client import Bridge  # noqa: E402
+from node.executors.bridge_client import Arrival, Bridge  # noqa: E402
 from node.executors.job import parse  # noqa: E402
 from node.executors.models import load_model, load_state  # noqa: E402
 from node.training.schedules import factor_of  # noqa: E402
@@ -71,14 +71,13 @@ def write_slices(folder: Path, task: str, seed: int, rows: list[int]) -> list[Pa
     return paths
 
 
-def batches_of(paths: list[Path], sizes: list[int]) -> Iterator[dict[str, Any]]:
+def batches_of(paths: list[Path]) -> Iterator[dict[str, Any]]:
     """Rows in order, never across slices; independent of the product's reader."""
     for path in paths:
         tensors = load_file(path)
         rows = len(next(iter(tensors.values())))
         for start in range(0, rows, BATCH):
             part = {name: value[start : start + BATCH] for name, value in tensors.items()}
-            sizes.append(min(BATCH, rows - start))
             yield {name: value if value.is_floating_point() else value.long() for name, value in part.items()}
 
 
@@ -91,6 +90,13 @@ def loss_of(model: Any, batch: dict[str, Any]) -> Any:
 
 def rows_of(batch: dict[str, Any]) -> int:
     return len(next(iter(batch.values())))
+
+
+def check_reports(worker: Worker, round_number: int, sizes: list[int]) -> None:
+    """Each report, of one batch or of several, ends where a batch ends; the last one with the round."""
+    told = [(batches, samples) for round_, batches, samples in worker.reported if round_ == round_number]
+    assert all(samples == sum(sizes[:batches]) for batches, samples in told)
+    assert told[-1] == (len(sizes), sum(sizes))
 
 
 MakeScene = Callable[[str], "Scene"]
@@ -194,12 +200,13 @@ def test_three_rounds_give_the_weights_of_the_oracle(
 
     factor = factor_of("cosine-with-warmup", warmup_steps=2, total_steps=12, decay_steps=0)
     oracle = Oracle(initial, loss_of, count, inner=TORCH_INNER, outer_lr=0.7, outer_momentum=0.9, factor=factor)
-    sizes: list[list[int]] = [[] for _ in range(count)]
-    streams = [batches_of(worker.slices, sizes[k]) for k, worker in enumerate(scene.workers)]
+    streams = [batches_of(worker.slices) for worker in scene.workers]
     for round_number in range(ROUNDS):
-        oracle.round([[next(streams[k]) for _ in range(targets[k][round_number])] for k in range(count)], rows_of)
+        batches = [[next(streams[k]) for _ in range(targets[k][round_number])] for k in range(count)]
+        oracle.round(batches, rows_of)
+        for worker, mine in zip(scene.workers, batches, strict=True):
+            check_reports(worker, round_number, [rows_of(batch) for batch in mine])
     compare(load_file(tmp_path / "server" / "weights-3.safetensors"), oracle.named(initial), 1e-5)
-    assert [worker.sizes for worker in scene.workers] == sizes
     moved = oracle.named(initial)
     assert any((moved[name] - value).abs().max() > 1e-3 for name, value in initial.named_parameters())
 
@@ -216,7 +223,7 @@ def test_one_worker_with_an_outer_step_of_one_is_plain_local_training(
     assert scene.run(group) == [None]
     optimizer = torch.optim.AdamW(model.parameters(), **TORCH_INNER)
     model.train()
-    stream = batches_of(worker.slices, [])
+    stream = batches_of(worker.slices)
     for _ in range(7):
         optimizer.zero_grad()
         loss_of(model, next(stream)).backward()
@@ -252,7 +259,7 @@ def test_an_executor_speaks_with_the_bridge_in_the_order_of_the_contract(tmp_pat
     worker = scene.worker([6, 6], [2, 2])
     assert scene.run(scene.group(lr=0.7, momentum=0.9, rounds=2)) == [None]
     told = [entry for entry in worker.log if not entry.startswith("fetch ")]
-    assert told == ["update", "send", "metrics", "update-received"] * 2
+    assert told == ["update", "send", "metrics", "update-received after 0"] * 2
     assert sorted(entry for entry in worker.log if entry.startswith("fetch "))[0] == "fetch job"
     left = sorted(path.name for path in (worker.folder / "out").iterdir())
     assert left == ["update-1.safetensors"], "updates that are out of use do not pile up"
@@ -276,7 +283,7 @@ def test_a_step_that_cannot_be_applied_ends_the_executor_and_leaves_the_base(
     worker = scene.worker([6, 6], [2, 2], spoil=spoil)
     (failure,) = scene.run(scene.group(lr=0.7, momentum=0.9))
     assert isinstance(failure, HyphaError)
-    assert "step-1.safetensors" in str(failure)
+    assert "delta-1.safetensors" in str(failure)
     assert worker.round == 0
 
 
@@ -295,18 +302,18 @@ def test_the_model_is_the_base_again_when_a_step_fails_in_the_middle(
     trainer = Trainer(Accelerator(cpu=True), loaded, Optimizer(learning_rate=0.1), None)
     base = copy.deepcopy(loaded.module.state_dict())
     trainer.train({"x": torch.randn(3, 4), "y": torch.randn(3)})
-    trainer.write_update(tmp_path / "u.safetensors")
-    read, calls = TensorReader.tensor, []
+    trainer.update_writer(0, "none", is_later=False)(tmp_path / "u.safetensors")
+    read, calls = TensorReader.read_into, []
 
-    def failing(self: Any, name: str) -> Any:
+    def failing(self: Any, name: str, start: int, out: Any) -> None:
         calls.append(name)
-        if len(calls) == 3:
+        if len(calls) == len(base):
             raise OSError("disk gone")
-        return read(self, name)
+        read(self, name, start, out)
 
-    monkeypatch.setattr(TensorReader, "tensor", failing)
+    monkeypatch.setattr(TensorReader, "read_into", failing)
     with pytest.raises(OSError, match="disk gone"):
-        trainer.apply_step(tmp_path / "u.safetensors")
+        trainer.apply(Arrival(tmp_path / "u.safetensors", 1), 1)
     state = loaded.module.state_dict()
     assert all(torch.equal(state[name], value) for name, value in base.items() if value.is_floating_point())
 

@@ -52,6 +52,10 @@ class Rows:
         for start in range(0, self.rows, size):
             yield start, start + size
 
+    def read_all(self, size: int) -> Iterator[tuple[dict[str, Any], int]]:
+        for start, end in self.batches(size):
+            yield self.read(start, end), end - start
+
     def head(self, rows: int) -> dict[str, Any]:
         return self.read(0, rows)
 
@@ -78,7 +82,7 @@ class Bridge:
         if "status" in body:
             if self.round == self.fails_in:
                 raise BridgeError("the bridge refused a batch")
-            self.batches += 1
+            self.batches += body["status"].get("batches", 1)
             return {"type": "ScheduleUpdate", "counter": BATCHES - self.batches}
         return {"type": "Ok"}
 
@@ -89,7 +93,7 @@ class Bridge:
         shutil.copyfile(path, self.folder / "step")
 
     def take(self) -> Arrival:
-        return Arrival(self.folder / "step", self.round + 1, False)
+        return Arrival(self.folder / "step", self.round + 1)
 
 
 def resident_bytes() -> int:
@@ -163,6 +167,7 @@ class CountingTrainer:
     """Trains nothing."""
 
     learning_rate = 1.0
+    is_asynchronous = False
 
     def __init__(self) -> None:
         self.batches = 0
@@ -176,12 +181,18 @@ class CountingTrainer:
         self.batches += 1
         return 1.0
 
-    def write_update(self, path: Path) -> float:
-        self.written += 1
-        path.touch()
-        return 1.0
+    def update_writer(self, round_: int, codec: str, *, is_later: bool) -> Callable[[Path], float]:
+        def write(path: Path) -> float:
+            self.written += 1
+            path.touch()
+            return 1.0
 
-    def apply_step(self, path: Path) -> None:
+        return write
+
+    def base_is_sound(self) -> bool:
+        return True
+
+    def apply(self, arrival: Arrival, version: int, *, mixing: float) -> None:
         self.steps += 1
 
 
