@@ -26,6 +26,7 @@ from node.data.datasets import (
     parse_manifest,
     write_file,
 )
+from node.data.inbox import Inbox
 from node.errors import ConfigError, HyphaError, Refused
 from node.identity.caller import Caller
 from node.network.overlay import Overlay
@@ -68,6 +69,7 @@ class DataService:
         self._admission = Admission(places=PLACES, per_peer=PLACES_PER_PEER, queue=QUEUE, wait_s=QUEUE_WAIT_S)
         overlay.bulk_route("GET", "/bulk/datasets/{name}/manifest", self._send_manifest)
         overlay.bulk_route("GET", "/bulk/datasets/{name}/slices/{index}", self._send_slice)
+        self._inbox = Inbox(config.results_path, overlay)
 
     async def run(self) -> None:
         """Load, announce and serve until cancelled.

@@ -1,0 +1,174 @@
+"""Where the results of a job go: a folder of this machine, a data node, or object storage.
+
+A file is there whole under its name or not at all, and the same name again replaces it. Credentials for object storage
+come from this node's environment and from nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+import msgspec
+
+from node.errors import HyphaError, JobError, PeerError, Refused
+from node.network import bulk
+from node.network.partfile import sync_directory
+from node.scheduler.object_store import OBJECT_STORES, PUT_S, open_store
+from node.wire import StoreHeader
+
+if TYPE_CHECKING:
+    from node.network.overlay import Overlay
+
+PEER = "peer:"
+
+
+class Destination(Protocol):
+    """A place for the results of one job."""
+
+    place: str
+    """What an operator is told."""
+
+    async def prepare(self) -> None:
+        """Make ready. Raises `JobError` where it can never work."""
+
+    def incoming(self, name: str) -> Path:
+        """Where a file of this name is put together, before `keep`."""
+
+    async def keep(self, source: Path, name: str, sha256: str, size_bytes: int) -> None:
+        """Place a whole file under its name. Raises `JobError` for good; other errors may pass."""
+
+    async def close(self) -> None:
+        """The job is over."""
+
+
+class Folder:
+    """A folder of this machine. Files are put together in a hidden one inside it, so that placing is a rename."""
+
+    def __init__(self, folder: Path, job_id: str) -> None:
+        self.place = str(folder)
+        self._folder = folder
+        self._hidden = folder / f".hypha-{job_id}"
+
+    async def prepare(self) -> None:
+        """Make the folders, and clear what a killed process left half done."""
+
+        def make() -> None:
+            shutil.rmtree(self._hidden, ignore_errors=True)
+            self._hidden.mkdir(parents=True)
+
+        try:
+            await asyncio.to_thread(make)
+        except OSError as error:
+            raise JobError(f"{self.place} cannot be written to: {error.strerror}") from error
+
+    def incoming(self, name: str) -> Path:
+        """A name in the hidden folder."""
+        return self._hidden / name
+
+    async def keep(self, source: Path, name: str, sha256: str, size_bytes: int) -> None:
+        """Show the file under its name."""
+
+        def place() -> None:
+            source.replace(self._folder / name)
+            sync_directory(self._folder)
+
+        await asyncio.to_thread(place)
+
+    async def close(self) -> None:
+        """Take the hidden folder away."""
+        await asyncio.to_thread(shutil.rmtree, self._hidden, ignore_errors=True)
+
+
+class _Staged:
+    """Files that are put together in a folder of our own, and go elsewhere."""
+
+    def __init__(self, place: str, staging: Path) -> None:
+        self.place = place
+        self._staging = staging
+
+    async def prepare(self) -> None:
+        def make() -> None:
+            shutil.rmtree(self._staging, ignore_errors=True)
+            self._staging.mkdir(parents=True, mode=0o700)
+
+        await asyncio.to_thread(make)
+
+    def incoming(self, name: str) -> Path:
+        return self._staging / name
+
+    async def close(self) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._staging, ignore_errors=True)
+
+
+class DataNode(_Staged):
+    """A data node whose owner takes results in: `peer:<name or id>`, and a folder there after a `/`."""
+
+    def __init__(self, place: str, staging: Path, overlay: Overlay, job_id: str) -> None:
+        super().__init__(place, staging)
+        self._overlay = overlay
+        self._peer, _, folder = place.removeprefix(PEER).partition("/")
+        self._folder = folder or job_id
+
+    async def keep(self, source: Path, name: str, sha256: str, size_bytes: int) -> None:
+        """Upload the file; the data node verifies it."""
+        header = StoreHeader(folder=self._folder, sha256=sha256, size_bytes=size_bytes)
+        try:
+            await bulk.upload(
+                self._overlay,
+                self._peer_id(),
+                f"/bulk/results/{quote(name)}",
+                source,
+                headers={"Hypha-Store": msgspec.json.encode(header).decode()},
+            )
+        except Refused as error:
+            if error.code in ("denied", "invalid", "unknown"):
+                raise JobError(f"{self.place} takes no results: {error.message}", hint=error.hint) from error
+            raise
+        await asyncio.to_thread(source.unlink, missing_ok=True)
+
+    def _peer_id(self) -> str:
+        found = self._overlay.find_name(self._peer)
+        if found is None:
+            raise PeerError(f"there is no data node {self._peer} now")
+        return found
+
+
+class ObjectStore(_Staged):
+    """A bucket, through obstore. An object appears when it is whole."""
+
+    def __init__(self, place: str, staging: Path) -> None:
+        super().__init__(place, staging)
+        self._store: Any = None
+
+    async def prepare(self) -> None:
+        """Find obstore and the bucket's settings."""
+        self._store = await asyncio.to_thread(open_store, self.place)
+        await super().prepare()
+
+    async def keep(self, source: Path, name: str, sha256: str, size_bytes: int) -> None:
+        """Put the object, and see that it has arrived whole."""
+        import obstore
+
+        try:
+            async with asyncio.timeout(PUT_S):
+                await obstore.put_async(self._store, name, source, attributes={"sha256": sha256})
+                found = int((await obstore.head_async(self._store, name))["size"])
+        except Exception as error:
+            # Its texts hold whole addresses, signatures included.
+            raise HyphaError(f"{name} could not be put to {self.place}: {type(error).__name__}") from error
+        if found != size_bytes:
+            raise HyphaError(f"{name} at {self.place} has {found:,} of {size_bytes:,} bytes")
+        await asyncio.to_thread(source.unlink, missing_ok=True)
+
+
+def destination_of(to: str, *, job_id: str, own_folder: Path, staging: Path, overlay: Overlay) -> Destination:
+    """What the `to` of a job file names; `own_folder` where it names nothing."""
+    if to.startswith(PEER):
+        return DataNode(to, staging, overlay, job_id)
+    if to.startswith(OBJECT_STORES):
+        return ObjectStore(to, staging)
+    return Folder(Path(to) if to else own_folder, job_id)

@@ -1,0 +1,181 @@
+"""Where results go: a folder, a data node whose owner agrees, object storage."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+import types
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from node.data.inbox import Inbox
+from node.errors import HyphaError, JobError, PeerError, Refused
+from node.network.overlay import Overlay
+from node.scheduler.destinations import DataNode, Destination, Folder, ObjectStore, destination_of
+from node.scheduler.results import check_rows
+from node.tensorfile import write_tensors
+from tests.support import MakeIdentity
+from tests.unit.network_loopback import eventually, overlay_for
+
+
+async def put(destination: Destination, name: str, content: bytes) -> None:
+    incoming = destination.incoming(name)
+    incoming.write_bytes(content)
+    await destination.keep(incoming, name, hashlib.sha256(content).hexdigest(), len(content))
+
+
+@pytest.mark.asyncio
+async def test_a_folder_shows_whole_files_alone_and_the_same_name_again_replaces_it(tmp_path: Path) -> None:
+    """U47, U41: what a killed process left half done is gone at the next start."""
+    out = tmp_path / "deep" / "out"
+    (out / ".hypha-job-1").mkdir(parents=True)
+    (out / ".hypha-job-1" / "half").write_bytes(b"x")
+    folder = Folder(out, "job-1")
+    await folder.prepare()
+    await put(folder, "a.jsonl", b"one\n")
+    await put(folder, "a.jsonl", b"two\n")
+    assert (out / "a.jsonl").read_bytes() == b"two\n"
+    await folder.close()
+    assert [path.name for path in out.iterdir()] == ["a.jsonl"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JobError, match="cannot be written"):
+        await Folder(tmp_path / "file", "job-1").prepare()
+
+
+def test_a_job_names_its_destination_by_its_form(tmp_path: Path) -> None:
+    def made(to: str) -> Destination:
+        staging = tmp_path / "staging"
+        overlay: Any = None
+        return destination_of(to, job_id="j", own_folder=tmp_path / "own", staging=staging, overlay=overlay)
+
+    assert isinstance(made(""), Folder) and made("").place == str(tmp_path / "own")
+    assert made("/data/out").place == "/data/out"
+    assert isinstance(made("peer:data-1/labels"), DataNode)
+    assert isinstance(made("s3://bucket/prefix"), ObjectStore)
+
+
+Pair = tuple[Overlay, Overlay, Overlay]
+
+
+@pytest_asyncio.fixture
+async def nodes(make_identity: MakeIdentity, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    """A maker of (data node, scheduler, worker) over real TLS."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def make(results: Path | None) -> Pair:
+            data = await stack.enter_async_context(
+                overlay_for(
+                    make_identity("data"),
+                    tmp_path / "data",
+                    prepare=lambda o: Inbox(results, o) and None,
+                    roles=["data"],
+                )
+            )
+            others = [
+                await stack.enter_async_context(
+                    overlay_for(
+                        make_identity(role), tmp_path / role, roles=[role], gateway_addresses=[data.addresses[0]]
+                    )
+                )
+                for role in ("scheduler", "worker")
+            ]
+            await eventually(lambda: len(data.peers()) >= 3 and all(other.peers("data") for other in others))
+            return data, others[0], others[1]
+
+        yield make
+
+
+@pytest.mark.asyncio
+async def test_a_data_node_takes_results_of_schedulers_into_its_folder_and_nothing_else(
+    nodes: Callable[..., Any], tmp_path: Path
+) -> None:
+    data, scheduler, worker = await nodes(tmp_path / "results")
+    (name,) = [peer.record.name for peer in scheduler.peers("data")]
+    for place in (f"peer:{name}", f"peer:{data.peer_id}/labels"):
+        destination = DataNode(place, tmp_path / "staging", scheduler, "job-1")
+        await destination.prepare()
+        await put(destination, "a.jsonl", b"one\n")
+    for folder in ("job-1", "labels"):
+        assert (tmp_path / "results" / folder / "a.jsonl").read_bytes() == b"one\n"
+    assert not list((tmp_path / "staging").iterdir())
+    escaping = DataNode(f"peer:{name}/../../etc", tmp_path / "staging", scheduler, "job-1")
+    with pytest.raises(JobError, match="takes no results"):
+        await put(escaping, "b", b"x")
+    incoming = destination.incoming("c")
+    incoming.write_bytes(b"other")
+    with pytest.raises(JobError, match="SHA-256"):
+        await destination.keep(incoming, "c", hashlib.sha256(b"meant").hexdigest(), 5)
+    from_worker = DataNode(f"peer:{name}", tmp_path / "staging", worker, "job-1")
+    with pytest.raises(JobError, match="from schedulers alone"):
+        await put(from_worker, "d", b"x")
+    with pytest.raises(PeerError, match="no data node nobody"):
+        await put(DataNode("peer:nobody", tmp_path / "staging", scheduler, "job-1"), "e", b"x")
+    assert sorted(path.name for path in (tmp_path / "results").rglob("*") if path.is_file()) == ["a.jsonl", "a.jsonl"]
+
+
+@pytest.mark.asyncio
+async def test_a_data_node_takes_no_results_unless_its_owner_says_where(
+    nodes: Callable[..., Any], tmp_path: Path
+) -> None:
+    data, scheduler, _ = await nodes(None)
+    destination = DataNode(f"peer:{data.peer_id}", tmp_path / "staging", scheduler, "job-1")
+    await destination.prepare()
+    with pytest.raises(JobError) as error:
+        await put(destination, "a.jsonl", b"one\n")
+    assert "takes no results" in error.value.message and error.value.hint == "its owner sets results_path"
+
+
+@pytest.mark.asyncio
+async def test_object_storage_needs_obstore_and_never_shows_addresses_in_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ObjectStore("s3://bucket/out", tmp_path / "staging")
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(JobError) as missing:
+        await store.prepare()
+    assert "hypha-tui[s3]" in missing.value.hint
+    objects: dict[str, bytes] = {}
+    fake, fake_store = types.ModuleType("obstore"), types.ModuleType("obstore.store")
+
+    async def put_async(where: Any, name: str, source: Path, **_: Any) -> None:
+        if name == "broken":
+            raise RuntimeError("PUT https://bucket/broken?X-Amz-Signature=secret")
+        objects[f"{where}/{name}"] = source.read_bytes()
+
+    async def head_async(where: Any, name: str) -> dict[str, int]:
+        return {"size": len(objects[f"{where}/{name}"])}
+
+    setattr(fake_store, "from_url", lambda url, **_: url)  # noqa: B010
+    setattr(fake, "put_async", put_async)  # noqa: B010
+    setattr(fake, "head_async", head_async)  # noqa: B010
+    monkeypatch.setitem(sys.modules, "obstore", fake)
+    monkeypatch.setitem(sys.modules, "obstore.store", fake_store)
+    await store.prepare()
+    await put(store, "a.jsonl", b"one\n")
+    assert objects == {"s3://bucket/out/a.jsonl": b"one\n"}
+    with pytest.raises(HyphaError) as broken:
+        await put(store, "broken", b"x")
+    assert "secret" not in str(broken.value) and "RuntimeError" in str(broken.value)
+
+
+def test_a_result_has_just_as_many_rows_as_its_slice(tmp_path: Path) -> None:
+    lines, tensors = tmp_path / "a.jsonl", tmp_path / "a.safetensors"
+    lines.write_bytes(b"{}\n{}\n")
+    check_rows(lines, 2)
+    write_tensors(tensors, {"logits": ("F32", (3, 2), bytes(24))})
+    check_rows(tensors, 3)
+    for path, rows in ((lines, 3), (tensors, 2)):
+        with pytest.raises(Refused, match="rows"):
+            check_rows(path, rows)
+    lines.write_bytes(b"{}\n{}")
+    with pytest.raises(Refused, match="None rows"):
+        check_rows(lines, 2)
+    tensors.write_bytes(b"nonsense")
+    with pytest.raises(Refused):
+        check_rows(tensors, 3)
