@@ -166,6 +166,34 @@ def cancel(job: str, /, *, reach: Reach = HERE, json: Json = False) -> int:
     return _run(commands.cancel(reach.endpoint(), job, as_json=json))
 
 
+job_app = App(name="job", help="Go on with a job, or fetch its model.")
+app.command(job_app)
+
+
+@job_app.command
+def resume(job: str, /, *, reach: Reach = HERE, json: Json = False) -> int:
+    """Go on with a job that failed or was cancelled, from its last committed round."""
+    from hypha_tui import commands
+
+    return _run(commands.resume(reach.endpoint(), job, as_json=json))
+
+
+@job_app.command
+def export(
+    job: str,
+    /,
+    *,
+    to: Annotated[Path, Parameter(help="The folder to put it into, in a folder named after the job")],
+    version: Annotated[str, Parameter(help="latest, or the number of a version")] = "latest",
+    reach: Reach = HERE,
+    json: Json = False,
+) -> int:
+    """Fetch a job's model: the final one, or else the newest whole version. Goes on where an earlier try stopped."""
+    from hypha_tui import commands
+
+    return _run(commands.export(reach.endpoint(), job, to, version, as_json=json))
+
+
 @app.command
 def demo(
     *,

@@ -13,9 +13,11 @@ from typing import cast
 from hypha_tui import output
 from hypha_tui.client.api import ApiClient, connected
 from hypha_tui.client.endpoint import Endpoint
+from hypha_tui.client.export import export as export_model
 from hypha_tui.client.jobfile import pack, read_job
 from hypha_tui.client.link import Backoff
 from hypha_tui.store import text
+from hypha_tui.store.advance import advance
 from hypha_tui.store.cluster import FINISHED, ClusterStore, with_names
 from hypha_tui.store.columns import Look
 from hypha_tui.store.glyphs import glyphs_for
@@ -119,7 +121,7 @@ async def submit(endpoint: Endpoint, path: Path, *, wait: bool, as_json: bool) -
     else:
         output.line(f"{job.id} {job.state}{f': {job.reason}' if job.reason else ''}")
         if job.model_dir:
-            output.line(f"model {job.model_dir}")
+            output.line(f"{'model' if job.rounds else 'results'} {job.model_dir}")
     return 0 if job.state == "done" else 1
 
 
@@ -150,7 +152,8 @@ async def _wait(client: ApiClient, job_id: str) -> JobView:
 def _tell(job: JobView, told: str) -> str:
     losses = f"  validation loss {job.eval_loss:.4f}" if job.eval_loss is not None else ""
     reason = f"  {job.reason}" if job.reason else ""
-    line = f"{job.state}  round {job.round}/{job.rounds}{losses}{reason}"
+    unit, done, whole = advance(job)
+    line = f"{job.state}  {unit} {done}/{whole}{losses}{reason}"
     if line != told:
         output.note(line)
     return line
@@ -171,8 +174,51 @@ async def cancel(endpoint: Endpoint, job_id: str, *, as_json: bool) -> int:
     return 0
 
 
-async def _job_id(client: ApiClient, word: str) -> str:
-    """The id of the job with this id, name, or beginning of an id; never one of several."""
+async def resume(endpoint: Endpoint, job_id: str, *, as_json: bool) -> int:
+    """Go on with a job."""
+    async with connected(endpoint) as client:
+        full_id = await _job_id(client, job_id)
+        await client.resume(full_id)
+    if as_json:
+        output.data({"job_id": full_id, "resumed": True})
+    else:
+        output.line(f"{full_id} goes on")
+    return 0
+
+
+async def export(endpoint: Endpoint, job_id: str, folder: Path, version: str, *, as_json: bool) -> int:
+    """Fetch a job's model. Prints where it is."""
+    async with connected(endpoint) as client:
+        full_id = await _job_id(client, job_id, else_itself=True)
+        with output.progress(full_id) as on_progress:
+            done = await export_model(client, full_id, version, folder, on_progress)
+    size_bytes = sum(file.size_bytes for file in done.model.files)
+    if as_json:
+        output.data(
+            {
+                "job_id": full_id,
+                "path": str(done.path),
+                "version": done.model.version,
+                "is_final": done.model.is_final,
+                "files": len(done.model.files),
+                "size_bytes": size_bytes,
+            }
+        )
+        return 0
+    what = "the final model" if done.model.is_final else f"version {done.model.version}, not the final model"
+    output.note(f"{what}: {len(done.model.files)} files, {size_bytes / 1e6:.1f} MB{_was_here(done.was_here)}")
+    output.line(str(done.path))
+    return 0
+
+
+def _was_here(was_here: bool) -> str:
+    return ", here already" if was_here else ""
+
+
+async def _job_id(client: ApiClient, word: str, *, else_itself: bool = False) -> str:
+    """The id of the job with this id, name, or beginning of an id; never one of several.
+
+    `else_itself`: a word that stands for none is taken for the id of a job that ended too long ago to be shown."""
     jobs = cast("list[JobView]", await client.objects(JobView))
     if any(job.id == word for job in jobs):
         return word
@@ -181,4 +227,6 @@ async def _job_id(client: ApiClient, word: str) -> str:
         return found[0]
     if found:
         raise Refused("unknown", f"{len(found)} jobs are called {word!r}", hint=f"name one: {', '.join(found[:5])}")
+    if else_itself:
+        return word
     raise Refused("unknown", f"there is no job {word!r}", hint="`hypha-tui jobs` lists them")

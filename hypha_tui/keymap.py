@@ -97,6 +97,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("job", "job ID", "inspect a job"),
     Command("submit", "submit [FILE]", "new job, from a file or folder"),
     Command("cancel", "cancel ID", "cancel a job (asks first)"),
+    Command("resume", "resume ID", "go on with a job that failed or was cancelled"),
     Command("theme", "theme NAME", "change the theme"),
     Command("help", "help", "keys for this place"),
     Command("q", "q", "quit"),

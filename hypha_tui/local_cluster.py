@@ -26,6 +26,7 @@ from node.errors import HyphaError
 READY_WITHIN_S = 30.0
 STOP_WITHIN_S = 6.0
 NODE = [sys.executable, "-m", "node.cli"]
+ANY_PORT = "/ip4/127.0.0.1/tcp/0"
 LAUNCHER = Path(version.__file__).with_name("worker") / "launcher.py"
 
 
@@ -92,6 +93,11 @@ class LocalCluster:
         """Where the authority and the certificates lie."""
         return self.folder / "certificates"
 
+    @property
+    def runtime(self) -> Path | None:
+        """Where its nodes' sockets lie, while it runs."""
+        return self._runtime
+
     def certificate_flags(self, name: str = "operator") -> list[str]:
         """Flags of `hypha-tui` that present the certificate `name`."""
         base = self.certificates / name
@@ -103,7 +109,9 @@ class LocalCluster:
         for words in (["root"], ["org"], ["node", *nodes], ["operator", "operator"]):
             command("cert", *words, *where)
 
-    def launch(self, name: str, roles: str, *, config: str = "", gateways: Sequence[str] = ()) -> LocalNode:
+    def launch(
+        self, name: str, roles: str, *, config: str = "", gateways: Sequence[str] = (), port: int = 0
+    ) -> LocalNode:
         """Start a node without waiting for it; `config` is more TOML for its configuration file."""
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +119,7 @@ class LocalCluster:
         settings = [f'{key}_pem = "{base}-{key}.pem"' for key in ("cert", "key", "trust")]
         (folder / "node.toml").write_text("\n".join([*settings, config, ""]))
         arguments = [*NODE, "--role", roles, "--name", name, "--config", str(folder / "node.toml")]
-        arguments += ["--state-dir", str(folder / "state"), "--listen", "/ip4/127.0.0.1/tcp/0", "--no-mdns"]
+        arguments += ["--state-dir", str(folder / "state"), "--listen", f"/ip4/127.0.0.1/tcp/{port}", "--no-mdns"]
         for address in gateways:
             arguments += ["--gateway", address]
         node = LocalNode(name, roles, folder, arguments, self._spawn(arguments, folder / "node.log"))
@@ -128,7 +136,7 @@ class LocalCluster:
         """Wait until each of these serves; raises with the last lines of its log where one does not."""
         deadline = time.monotonic() + READY_WITHIN_S
         for node in nodes:
-            while not _is_ready(node):
+            while not is_ready(node):
                 if node.process.poll() is not None:
                     raise HyphaError(f"{node.name} ended with exit code {node.process.returncode}: {node.last_lines()}")
                 if time.monotonic() > deadline:
@@ -138,8 +146,9 @@ class LocalCluster:
     def restart(self, name: str) -> LocalNode:
         """Start a node that has ended again, with the same state and at the port where others know it."""
         node = self.nodes[name]
-        if node.info:
-            node.command[node.command.index("--listen") + 1] = node.address
+        listen = node.command.index("--listen") + 1
+        if node.info and node.command[listen] == ANY_PORT:
+            node.command[listen] = node.address
         node.info = {}
         node.process = self._spawn(node.command, node.log_path)
         self.wait_ready(node)
@@ -197,7 +206,8 @@ def command(*arguments: str) -> str:
     return done.stdout
 
 
-def _is_ready(node: LocalNode) -> bool:
+def is_ready(node: LocalNode) -> bool:
+    """Whether this start of the node has told where it listens; fills in `info`."""
     try:
         info = json.loads((node.state_dir / "operator.json").read_text())
     except (OSError, ValueError):

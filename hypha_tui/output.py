@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -28,6 +29,22 @@ def note(text: str) -> None:
     """A line about what goes on, not part of the output."""
     sys.stderr.write(clean(text) + "\n")
     sys.stderr.flush()
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr for as long as the block runs, fed with bytes done and bytes in all; none without a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    speed = (TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, *speed, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(clean(what).replace("[", "("), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -24,7 +24,7 @@ SECRET_KEYS = ("telemetry_headers", "token")
 FLAGS = {"roles": "--role", "listen_addresses": "--listen", "gateway_addresses": "--gateway", "mdns": "--[no-]mdns"}
 """Flags of the command line that are not called as their key."""
 FREE_TABLES = ("telemetry_headers", "telemetry_attributes")
-_PATH_KEYS = ("state_dir", "cert_pem", "key_pem", "trust_pem", "crls_pem", "work_dir")
+_PATH_KEYS = ("state_dir", "cert_pem", "key_pem", "trust_pem", "crls_pem", "work_dir", "results_path")
 Strategy = Literal["flexible", "whole"]
 JobCode = Literal["sandboxed", "allow", "refuse"]
 RuntimeKind = Literal["process", "parameter-server"]
@@ -56,6 +56,16 @@ class ExecutorConfig(Strict, frozen=True):
     runtime: RuntimeKind = "process"
     cmd: str = ""
     args: list[str] = []
+
+
+class ExportsConfig(Strict, frozen=True):
+    """Where a scheduler writes the metrics of its jobs: folders, a tracking URI, a project. Keys come from the
+    environment alone."""
+
+    tensorboard: Path | None = None
+    csv: Path | None = None
+    mlflow: str = ""
+    wandb: str = ""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,12 +101,14 @@ class _Settings(Strict, frozen=True):
     telemetry_headers: dict[str, str] = {}
     telemetry_attributes: dict[str, str] = {}
     dataset_path: list[Path] = []
+    results_path: Path | None = None
     work_dir: Path | None = None
     resources: ResourcesConfig = ResourcesConfig()
     offer: OfferConfig = OfferConfig()
     executors: list[ExecutorConfig] = []
     job_code: JobCode | None = None
     status_bridge: str = ""
+    exports: ExportsConfig = ExportsConfig()
     operators: list[str] = []
 
 
@@ -222,6 +234,13 @@ def _resolve(data: dict[str, Any], base: Path) -> None:
     for key in _PATH_KEYS:
         if isinstance(data.get(key), (str, Path)) and str(data[key]):
             data[key] = str(base / Path(data[key]).expanduser())
+    if isinstance(data.get("exports"), dict):
+        folders = {key: data["exports"][key] for key in ("tensorboard", "csv") if data["exports"].get(key) is not None}
+        resolved = {
+            key: (str(base / Path(path).expanduser()) if path else None) if isinstance(path, (str, Path)) else path
+            for key, path in folders.items()
+        }
+        data["exports"] = {**data["exports"], **resolved}
     paths = data.get("dataset_path")
     if isinstance(paths, (str, Path)):
         paths = [paths]
@@ -255,6 +274,9 @@ def _check(config: NodeConfig, origin: Origin) -> None:
     for key in ("price", "floor"):
         if not 0 <= getattr(config.offer, key) < 1e12:
             raise origin.error(["offer", key], f"{getattr(config.offer, key)} is out of bounds")
+    if "@" in config.exports.mlflow:
+        hint = "put them into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        raise origin.error(["exports", "mlflow"], "an address with credentials would be shown and logged", hint)
     for dataset in config.dataset_path:
         if ":/" in str(dataset):
             raise origin.error(["dataset_path"], f"{dataset} is not a folder", "object stores are not supported yet")

@@ -25,6 +25,7 @@ _OTEL = {
 _TABLES = {
     "resources": ("cpu", "memory", "storage", "gpu"),
     "offer": ("price", "floor", "strategy"),
+    "exports": ("tensorboard", "csv", "mlflow", "wandb"),
     "executors": ("class", "name", "runtime", "cmd", "args"),
 }
 

@@ -100,6 +100,10 @@ class Metrics:
         self._requests = Series(
             "hypha_requests", "Requests from peers and operators, by method", label="method", first=()
         )
+        self._exported = Series("hypha_exported_values", "Values of metrics written, by sink", label="sink", first=())
+        self._not_exported = Series(
+            "hypha_export_dropped_values", "Values of metrics that a sink did not take", label="sink", first=()
+        )
         self._workers = Series("hypha_active_workers", "Workers under lease to this node's scheduler", grows=False)
         self._streams = Series("hypha_active_streams", "Bulk transfers and event streams being served", grows=False)
         self._jobs = Series("hypha_active_jobs", "Jobs this node schedules", grows=False)
@@ -139,6 +143,14 @@ class Metrics:
         """The operator API was asked; `method` is a route of ours (`GET /events`), never a caller's text."""
         self._requests.add(1, method)
 
+    def values_exported(self, sink: str, count: int) -> None:
+        """`count` values of metrics were written to this sink."""
+        self._exported.add(count, sink)
+
+    def values_dropped(self, sink: str, count: int) -> None:
+        """`count` values of metrics are lost to this sink."""
+        self._not_exported.add(count, sink)
+
     def job_workers(self, job_id: str, count: int) -> None:
         """A job of this node's scheduler has so many workers; 0 forgets the job."""
         self._workers_of_job[job_id] = count
@@ -172,6 +184,8 @@ class Metrics:
             self._received,
             self._served,
             self._requests,
+            self._exported,
+            self._not_exported,
             self._workers,
             self._streams,
             self._jobs,

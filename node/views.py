@@ -192,6 +192,23 @@ class SubmitResult(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: str
 
 
+class ModelFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a model; `name` may have folders in it, with `/`."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+
+
+class ModelView(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be exported of a job: its final model, or (not `is_final`) a whole version on the way to it."""
+
+    job_id: str
+    version: int
+    is_final: bool
+    files: list[ModelFile]
+
+
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster in numbers, as the answering node sees it."""
 

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import os
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import quote
@@ -30,13 +30,15 @@ from node.views import (
     JobView,
     LeaseView,
     LogChunk,
+    ModelFile,
+    ModelView,
     PeerView,
     Point,
     Problem,
     SubmitResult,
     TransferView,
 )
-from node.wire import Cancel, Command, RunCommand, Submit
+from node.wire import Cancel, Command, Export, Resume, RunCommand, Submit
 
 if TYPE_CHECKING:
     from node.identity.credentials import Identity
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
 DEADLINE_S: Final = 10.0
 UPLOAD_DEADLINE_S: Final = 120.0
+LIST_DEADLINE_S: Final = 610.0
+"""A scheduler reads a model through, to tell the digests of its files."""
 SILENCE_S: Final = 40.0
 """The stream says at least `: ping` every 15 s; a longer silence is a dead link."""
 COMMAND_HEADER: Final = "Hypha-Command"
@@ -84,6 +88,10 @@ class Client(Protocol):
 
     async def cancel(self, job_id: str) -> None:
         """End a job."""
+        ...
+
+    async def resume(self, job_id: str) -> None:
+        """Go on with a job that failed or was cancelled."""
         ...
 
 
@@ -142,6 +150,35 @@ class ApiClient:
         headers = self._signed(Cancel(job_id=job_id))
         await self._request("POST", f"/api/v1/jobs/{quote(job_id, safe='')}/cancel", headers, None, DEADLINE_S)
 
+    async def resume(self, job_id: str) -> None:
+        """Go on with a job that failed or was cancelled."""
+        self._open()
+        headers = self._signed(Resume(job_id=job_id))
+        await self._request("POST", f"/api/v1/jobs/{quote(job_id, safe='')}/resume", headers, None, DEADLINE_S)
+
+    async def model(self, job_id: str, version: str) -> ModelView:
+        """What can be exported of a job: `latest`, or the number of a version."""
+        self._open()
+        headers, path = self._signed(Export(job_id=job_id)), f"/api/v1/jobs/{quote(job_id, safe='')}/model"
+        data = await self._request("GET", path, headers, None, LIST_DEADLINE_S, {"version": version})
+        return _decode(data, ModelView)
+
+    async def model_bytes(self, model: ModelView, file: ModelFile, start: int) -> AsyncGenerator[bytes, None]:
+        """A file of a model from byte `start` on, until its end or a break (PeerUnreachable)."""
+        session = self._open()
+        name = quote(file.name, safe="")
+        url = f"{self._base}/api/v1/jobs/{quote(model.job_id, safe='')}/model/{name}?version={model.version}"
+        headers = {**self._signed(Export(job_id=model.job_id)), "If-Match": f'"sha256:{file.sha256}"'}
+        headers |= {"Range": f"bytes={start}-"} if start else {}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=DEADLINE_S, sock_read=SILENCE_S)
+        with _translated(self.endpoint):
+            async with session.get(URL(url, encoded=True), timeout=timeout, headers=headers) as response:
+                await _check(response)
+                if start and response.status != 206:
+                    raise PeerProtocol(f"{self.endpoint} answers with another part of {file.name} than asked for")
+                async for piece in response.content.iter_any():
+                    yield piece
+
     async def frames(self) -> AsyncIterator[Frame]:
         """A snapshot, then deltas, until the link breaks or falls silent (PeerUnreachable)."""
         session = self._open()
@@ -176,7 +213,7 @@ class ApiClient:
                 await _check(response)
                 return await response.read()
 
-    def _signed(self, command: Command) -> dict[str, str]:
+    def _signed(self, command: Command | Export) -> dict[str, str]:
         if self._identity is None:
             return {}
         signed = self._identity.sign(msgspec.msgpack.encode(command))

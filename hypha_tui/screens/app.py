@@ -202,6 +202,19 @@ class HyphaApp(App[None]):
         else:
             self._main.say(f"job {job_id} is being cancelled")
 
+    def resume_job(self, job_id: str) -> None:
+        """Go on with a job; the answer is told in the status line."""
+        self.run_worker(self._resume(job_id), group=f"resume:{job_id}", exclusive=True, exit_on_error=False)
+
+    async def _resume(self, job_id: str) -> None:
+        self._main.say(f"resuming {job_id}...")
+        try:
+            await self.client.resume(job_id)
+        except HyphaError as error:
+            self._main.say(f"{job_id} is not resumed: {error}")
+        else:
+            self._main.say(f"job {job_id} goes on")
+
     # ---- themes ---------------------------------------------------------------------------------------------------
 
     def next_theme(self) -> str:

@@ -24,6 +24,7 @@ from hypha_tui.screens.slices import SlicesView
 from hypha_tui.screens.submit import SubmitScreen
 from hypha_tui.screens.view import TableView, View
 from hypha_tui.store import text
+from hypha_tui.store.advance import advance
 from hypha_tui.store.cluster import FINISHED, Changes
 from hypha_tui.store.columns import Look
 from hypha_tui.store.summary import title
@@ -283,6 +284,8 @@ class MainScreen(Screen[None]):
                 self._on_job(rest, self.open_inspector)
             case "cancel":
                 self._on_job(rest, lambda _kind, id_: self.ask_to_cancel(id_))
+            case "resume":
+                self._on_job(rest, lambda _kind, id_: self.resume(id_))
             case "submit":
                 self.open_form(rest)
             case "theme":
@@ -358,16 +361,27 @@ class MainScreen(Screen[None]):
         if job is None:
             self.say("nothing can be done here; x works on jobs")
             return
-        if job.state in FINISHED:
+        if job.state == "done":
             self.say(f"job {job.name or job.id} is {job.state}; nothing is left to cancel")
             return
 
         def chosen(action: str | None) -> None:
             if action == "cancel":
                 self.ask_to_cancel(job.id)
+            elif action == "resume":
+                self.resume(job.id)
 
         name = title(job, self._app.look())
-        self.app.push_screen(ActMenu(name, [("cancel", "cancel the job...")]), chosen)
+        actions = [("resume", "resume the job")] if job.state in FINISHED else [("cancel", "cancel the job...")]
+        self.app.push_screen(ActMenu(name, actions), chosen)
+
+    def resume(self, job_id: str) -> None:
+        """Go on with a job. It destroys nothing, so nothing is asked."""
+        job = self._app.store.get(JobView, job_id)
+        if job is None or job.state not in FINISHED or job.state == "done":
+            self.say(f"job {job_id} has not failed and was not cancelled")
+            return
+        self._app.resume_job(job_id)
 
     def ask_to_cancel(self, job_id: str) -> None:
         """The one way to cancel a job: confirm, with the target named."""
@@ -375,11 +389,12 @@ class MainScreen(Screen[None]):
         if job is None or job.state in FINISHED:
             self.say(f"job {job_id} is not running")
             return
+        unit, done, whole = advance(job)
         details = [
             f"job      {job.name or job.id}  ({job.id})",
-            f"state    {job.state}, round {job.round} of {job.rounds}",
+            f"state    {job.state}, {unit} {done} of {whole}",
             f"workers  {job.workers} of {job.workers_wanted} will be released",
-            "It cannot be resumed.",
+            "It can be resumed later, from its last committed round.",
         ]
 
         def answered(yes: bool | None) -> None:

@@ -173,10 +173,11 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
         if problem:
             self._show_problem(problem)
             return
-        fields = fields_of(self._area.text)
+        fields, spec = fields_of(self._area.text), check(self._area.text)
         known = self._datasets()
         where = f"with the folder {self.draft.folder}" if self.draft.folder is not None else "without other files"
-        line: Line = [("ready", "ok"), (f"  {fields.workers} workers, {fields.rounds} rounds, {where}", "text")]
+        what = f"{spec.rounds.update_rounds} rounds" if spec.output is None else f"{spec.output.kind} of each row"
+        line: Line = [("ready", "ok"), (f"  {spec.num_workers} workers, {what}, {where}", "text")]
         note: Line = []
         if fields.dataset not in known:
             note = [(f"nobody announces {text.clean(fields.dataset)!r} now; the job would wait for it", "late")]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar, cast
 
 from hypha_tui.store import text
+from hypha_tui.store.advance import advance
 from hypha_tui.store.cluster import FINISHED, LIVE_LEASES, ClusterStore
 from hypha_tui.store.glyphs import Glyphs
 from node.views import AnyView, DatasetView, JobView, LeaseView, PeerView, TransferView
@@ -131,10 +132,16 @@ def _progress(transfer: TransferView, look: Look) -> Cell:
 
 
 def eta_s(job: JobView, age_s: float) -> float | None:
-    """A guess from the rounds so far; None before the first and after the last."""
-    if job.round < 1 or job.round >= job.rounds or job.state in FINISHED:
+    """A guess from what is done so far; None before the first round (or slice) and after the last."""
+    _, done, whole = advance(job)
+    if done < 1 or done >= whole or job.state in FINISHED:
         return None
-    return age_s / job.round * (job.rounds - job.round)
+    return age_s / done * (whole - done)
+
+
+def _advance(job: JobView, _look: Look) -> Cell:
+    unit, done, whole = advance(job)
+    return (f"{done}/{whole}" if unit == "round" else f"{advance(job).part:.0%}"), "text"
 
 
 def _fall(job: JobView, _look: Look) -> Cell:
@@ -247,7 +254,7 @@ TRANSFER_COLUMNS: Final[list[Column[TransferView]]] = [
 JOB_COLUMNS: Final[list[Column[JobView]]] = [
     Column("state", "STATE", 11, _state, _by_state),
     Column("name", "JOB", 16, lambda v, k: (v.name or v.id, "text"), grow=True),
-    Column("round", "ROUND", 8, lambda v, k: (f"{v.round}/{v.rounds}", "text"), lambda v, k: v.round, right=True),
+    Column("round", "ROUND", 8, _advance, lambda v, k: v.round, right=True),
     Column("workers", "WORK", 5, lambda v, k: _workers(v), lambda v, k: v.workers, right=True),
     Column("loss", "LOSS", 6, lambda v, k: (text.number(v.loss), "text"), lambda v, k: v.loss or 0.0, right=True),
     Column("eval", "VALIDATION", 11, _fall, lambda v, k: v.eval_loss or 0.0, right=True),

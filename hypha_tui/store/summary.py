@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from hypha_tui.store import text
+from hypha_tui.store.advance import advance
 from hypha_tui.store.cluster import FINISHED
 from hypha_tui.store.columns import STATE_TONES, Cell, Look, eta_s, lease_tone, resources, uptime_s
 from node.views import AnyView, DatasetView, JobView, LeaseView, PeerView, TaskView, TransferView
@@ -128,7 +129,7 @@ def _dataset(dataset: DatasetView, look: Look) -> list[Line]:
 
 def _job(job: JobView, look: Look) -> list[Line]:
     age = look.store.age_s("job", job.id, look.now)
-    part = job.round / job.rounds if job.rounds else 0.0
+    far = advance(job)
     tone = STATE_TONES.get(job.state, "dim")
     reason_tone = "lost" if job.state == "failed" else "late"
     reason = text.wrap(look.store.with_names(job.reason), REASON_WIDTH)
@@ -136,8 +137,11 @@ def _job(job: JobView, look: Look) -> list[Line]:
     lines = [
         _row("state", _state(job.state, look)),
         *(_row("" if number else "because", (part, reason_tone)) for number, part in enumerate(reason)),
-        _row("rounds", (f"{look.glyphs.bar(part, 24)} {job.round} of {job.rounds}", tone), (_time(job, age), "dim")),
-        _row("loss", (text.number(job.loss), "text"), ("   validation ", "dim"), _fall(job, look)),
+        _row(
+            f"{far.unit}s",
+            (f"{look.glyphs.bar(far.part, 24)} {far.done} of {far.whole}", tone),
+            (_time(job, age), "dim"),
+        ),
         _row(
             "samples",
             (f"{text.count(job.samples)}{speed}", "text"),
@@ -149,8 +153,11 @@ def _job(job: JobView, look: Look) -> list[Line]:
             (f"   {look.store.name_of(job.scheduler)}", "dim"),
         ),
     ]
+    if job.rounds:
+        loss = _row("loss", (text.number(job.loss), "text"), ("   validation ", "dim"), _fall(job, look))
+        lines.insert(len(lines) - 2, loss)
     if job.model_dir:
-        lines.append(_row("model", (job.model_dir, "ok")))
+        lines.append(_row("model" if job.rounds else "results", (job.model_dir, "ok")))
     lines.append([])
     lines += tasks(job, look)
     return lines
@@ -163,7 +170,7 @@ def brief(job: JobView, look: Look, width: int) -> list[Line]:
         tone = "lost" if job.state == "failed" else "late"
         lines += [[(part, tone)] for part in text.wrap(look.store.with_names(job.reason), width)]
     age = look.store.age_s("job", job.id, look.now)
-    part = job.round / job.rounds if job.rounds else 0.0
+    part = advance(job).part
     bar = look.glyphs.bar(part, 12)
     lines.append([(f"{bar} {part * 100:.0f}%", STATE_TONES.get(job.state, "dim")), (_time(job, age), "dim")])
     for task in in_order(job.tasks):

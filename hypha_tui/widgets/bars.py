@@ -7,6 +7,7 @@ from typing import Final
 
 from hypha_tui.keymap import SCREENS, TITLES, footer_of
 from hypha_tui.store import text
+from hypha_tui.store.advance import advance
 from hypha_tui.store.cluster import FINISHED
 from hypha_tui.store.columns import Look
 from hypha_tui.widgets.drawing import Drawing, Line, spread
@@ -54,8 +55,10 @@ def _jobs_line(look: Look, label: str, width: int) -> Line:
         return line
     job = running[0]
     line.append((f"   {text.clean(job.name or job.id)}", "title"))
-    line.append((f"  round {job.round}/{job.rounds}  loss {text.number(job.loss)}", "text"))
-    line.append((f"  validation {text.number(job.eval_loss)}", "text"))
+    unit, done, whole = advance(job)
+    line.append((f"  {unit} {done}/{whole}", "text"))
+    if unit == "round":
+        line.append((f"  loss {text.number(job.loss)}  validation {text.number(job.eval_loss)}", "text"))
     series = look.store.series_of(job.id, "eval_loss").get("")
     if series is not None and width >= 150:
         values = [value for _, value in series.points()[-24:]]

@@ -15,8 +15,9 @@ import hashlib
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -31,7 +32,7 @@ from node.identity.caller import Caller
 from node.network.bulk import upload
 from node.network.overlay import Overlay
 from node.views import SubmitResult
-from node.wire import JOB_ID, Accepted, Cancel, Command, RunCommand, Submit
+from node.wire import JOB_ID, Cancel, Command, Export, Resume, RunCommand, Submit
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +41,14 @@ NAME_MOST = 200
 STALL_S = 30.0
 UPLOADS_AT_ONCE = 4
 
+T = TypeVar("T")
+
 _command: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _run_command = msgspec.msgpack.Decoder(RunCommand)
 
 
 class Commands:
-    """Submit and cancel. `caller` is None over the Unix socket."""
+    """Submit, cancel and resume. `caller` is None over the Unix socket."""
 
     def __init__(self, config: NodeConfig, overlay: Overlay, watch: Watch) -> None:
         self._overlay = overlay
@@ -60,7 +63,7 @@ class Commands:
             raise Failure(415, "invalid", f"a job comes as {TOML} or {TAR}, not as {content_type}")
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise _too_large()
-        run = self._signed(caller, request)
+        run = self.signed(caller, request)
         with self._room() as path:
             try:
                 sha256 = await _receive(request, path)
@@ -71,9 +74,9 @@ class Commands:
                     raise Failure(
                         422, "invalid", f"the body has SHA-256 {sha256}, signed for is {command.body_sha256[:64]}"
                     )
-                run = run or self._sign(command)
+                run = run or self.sign(command)
                 scheduler = await self._scheduler_for(command.job_id)
-                headers = {HEADER: base64.b64encode(msgspec.msgpack.encode(run)).decode(), "Content-Type": content_type}
+                headers = {HEADER: header_of(run), "Content-Type": content_type}
                 target = f"/bulk/submissions/{command.job_id}"
                 answer = await upload(self._overlay, scheduler, target, path, headers=headers, attempts=2)
             finally:
@@ -84,29 +87,41 @@ class Commands:
 
     async def cancel(self, caller: Caller | None, request: web.Request) -> web.StreamResponse:
         """Have the job's scheduler end it."""
-        job_id = request.match_info["id"]
-        run = self._signed(caller, request)
-        command = self._open(run) if run else Cancel(job_id=_checked(job_id))
-        if not isinstance(command, Cancel) or command.job_id != job_id:
-            raise Failure(422, "invalid", f"the signed command is not to cancel {job_id}")
-        accepted = await self._cancel_anywhere(job_id, run or self._sign(command))
-        log.info("job.cancelled job=%s scheduler=%s by=%s", job_id, accepted.scheduler, _who(caller))
+        return await self._give(caller, request, Cancel)
+
+    async def resume(self, caller: Caller | None, request: web.Request) -> web.StreamResponse:
+        """Have the job's scheduler go on with it."""
+        return await self._give(caller, request, Resume)
+
+    async def _give(
+        self, caller: Caller | None, request: web.Request, kind: type[Cancel | Resume]
+    ) -> web.StreamResponse:
+        job_id, name = request.match_info["id"], kind.__name__.lower()
+        run = self.signed(caller, request)
+        command = self._open(run) if run else kind(job_id=checked(job_id))
+        if not isinstance(command, kind) or command.job_id != job_id:
+            raise Failure(422, "invalid", f"the signed command is not to {name} {job_id}")
+        signed = run or self.sign(command)
+        accepted = await self.somewhere(job_id, lambda scheduler: self._overlay.call(scheduler, signed))
+        log.info("job.%s job=%s scheduler=%s by=%s", name, job_id, accepted.scheduler, _who(caller))
         return to_json(SubmitResult(job_id=accepted.job_id, scheduler=accepted.scheduler), status=202)
 
-    async def _cancel_anywhere(self, job_id: str, run: RunCommand) -> Accepted:
+    async def somewhere(self, job_id: str, ask: Callable[[str], Awaitable[T]]) -> T:
+        """The answer of the job's scheduler; of each in turn, where the job is one that nobody shows any more."""
         cluster = await self._watch.fill(FILL_WITHIN_S)
         job = cluster.job(job_id, self._watch.now())
         if job is not None:
-            return await self._overlay.call(job.scheduler, run)
+            return await ask(job.scheduler)
         for scheduler in self._schedulers(job_id):
             try:
-                return await self._overlay.call(scheduler, run)
+                return await ask(scheduler)
             except Refused as error:
                 if error.code != "unknown":
                     raise
         raise Failure(404, "unknown", f"no job {job_id}", hint="`jobs` lists them all")
 
-    def _signed(self, caller: Caller | None, request: web.Request) -> RunCommand | None:
+    def signed(self, caller: Caller | None, request: web.Request) -> RunCommand | None:
+        """What the operator signed; None where the node may sign for whoever asks."""
         text = request.headers.get(HEADER)
         if text is None:
             if caller is None:
@@ -116,6 +131,10 @@ class Commands:
             return _run_command.decode(base64.b64decode(text, validate=True))
         except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
             raise Failure(422, "invalid", f"{HEADER} cannot be read: {error}") from error
+
+    def sign(self, command: Command | Export) -> RunCommand:
+        """Sign for who is on this machine."""
+        return RunCommand(signed=self._overlay.identity.sign(msgspec.msgpack.encode(command)))
 
     def _open(self, run: RunCommand) -> Command:
         try:
@@ -128,11 +147,8 @@ class Commands:
             command = _command.decode(payload)
         except (ValueError, msgspec.MsgspecError) as error:
             raise Failure(422, "invalid", f"the signed command cannot be read: {error}") from error
-        _checked(command.job_id)
+        checked(command.job_id)
         return command
-
-    def _sign(self, command: Command) -> RunCommand:
-        return RunCommand(signed=self._overlay.identity.sign(msgspec.msgpack.encode(command)))
 
     async def _scheduler_for(self, job_id: str) -> str:
         """Where the job is already, else this node, else one that every node would choose for this id."""
@@ -166,10 +182,16 @@ class Commands:
 
 def _submission(request: web.Request, sha256: str) -> Submit:
     job_id = request.query.get("job_id") or secrets.token_hex(6)
-    return Submit(job_id=_checked(job_id), body_sha256=sha256, name=request.query.get("name", "")[:NAME_MOST])
+    return Submit(job_id=checked(job_id), body_sha256=sha256, name=request.query.get("name", "")[:NAME_MOST])
 
 
-def _checked(job_id: str) -> str:
+def header_of(run: RunCommand) -> str:
+    """A signed command as the value of its header."""
+    return base64.b64encode(msgspec.msgpack.encode(run)).decode()
+
+
+def checked(job_id: str) -> str:
+    """The id, if it can be one."""
     if not JOB_ID.fullmatch(job_id):
         hint = "letters, digits, dot, dash and underscore, at most 64"
         raise Failure(422, "invalid", f"{job_id[:80]!r} is no job id", hint=hint)

@@ -39,6 +39,8 @@ def document() -> dict[str, Any]:
 
 
 def _operation(route: Route, shape: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
+    if route.answer is bytes:
+        shape = {"type": "string", "contentMediaType": route.content_type}
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.about,

@@ -15,6 +15,7 @@ from node.views import (
     JobView,
     LeaseView,
     LogChunk,
+    ModelView,
     PeerView,
     Point,
     SubmitResult,
@@ -28,6 +29,7 @@ LOG_LINES_MOST = 5_000
 TOML = "application/toml"
 TAR = "application/x-tar"
 JSON = "application/json"
+BYTES = "application/octet-stream"
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +76,10 @@ _COMMAND = Parameter(
     "header",
 )
 
+_VERSION = Parameter(
+    "version", "`latest`: the final model, or else the newest whole version; or the number of a version"
+)
+
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/api/v1/cluster", "cluster", "The cluster in numbers", ClusterView),
     Route("GET", "/api/v1/peers", "peers", "All nodes", list[PeerView]),
@@ -112,6 +118,39 @@ ROUTES: tuple[Route, ...] = (
         body=(TOML, TAR),
     ),
     Route("POST", "/api/v1/jobs/{id}/cancel", "cancel", "End a job", SubmitResult, (_ID, _COMMAND), status=202),
+    Route(
+        "POST",
+        "/api/v1/jobs/{id}/resume",
+        "resume",
+        "Go on with a job that failed or was cancelled, from its last committed round",
+        SubmitResult,
+        (_ID, _COMMAND),
+        status=202,
+    ),
+    Route(
+        "GET",
+        "/api/v1/jobs/{id}/model",
+        "model",
+        "What can be exported of a job; digests are computed on the way, which takes a second for each GB",
+        ModelView,
+        (_ID, _COMMAND, _VERSION),
+    ),
+    Route(
+        "GET",
+        "/api/v1/jobs/{id}/model/{name}",
+        "model_file",
+        "A file of it. `ETag` holds its SHA-256; `Range` and `If-Match` go on where a transfer broke off",
+        bytes,
+        (
+            _ID,
+            Parameter("name", "Its name, with `/` as %2F", "path"),
+            _COMMAND,
+            _VERSION,
+            Parameter("Range", "One range of bytes", "header"),
+            Parameter("If-Match", "The tag that the file must have", "header"),
+        ),
+        content_type=BYTES,
+    ),
     Route(
         "GET",
         "/events",

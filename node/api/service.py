@@ -11,6 +11,7 @@ from aiohttp import web
 from node.api import local
 from node.api.commands import Commands
 from node.api.endpoints import Endpoints
+from node.api.models import Models
 from node.api.observe import PATH, Observation
 from node.api.problems import Failure, answer
 from node.api.routes import ROUTES, Route
@@ -34,6 +35,7 @@ class ApiService:
         self._watch = Watch(overlay, board)
         self._endpoints = Endpoints(config, overlay, self._watch, telemetry)
         self._commands = Commands(config, overlay, self._watch)
+        self._models = Models(overlay, self._commands)
         self._observation = Observation(board)
         self._local = web.Application(middlewares=[_as_problem])
         for route in ROUTES:
@@ -64,9 +66,10 @@ class ApiService:
                 local.remove_file(state_dir)
 
     def _handler(self, route: Route) -> Handler:
-        if route.name in ("submit", "cancel"):
-            command: Handler = getattr(self._commands, route.name)
-            return command
+        for part, names in ((self._commands, ("submit", "cancel", "resume")), (self._models, ("model", "model_file"))):
+            if route.name in names:
+                command: Handler = getattr(part, route.name)
+                return command
         endpoint: Callable[[web.Request], Awaitable[web.StreamResponse]] = getattr(self._endpoints, route.name)
         return lambda _, request: endpoint(request)
 

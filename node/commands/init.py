@@ -40,6 +40,8 @@ trust_pem = "certs/node-trust.pem"
 
 ## data: folders of safetensors slices, made by `hypha-node dataset build`. A dataset has its folder's name.
 # dataset_path = ["/var/hypha/datasets/wikitext-103"]
+## Where schedulers of the cluster may put results of jobs. Without it they may not.
+# results_path = "/var/hypha/results"
 
 ## worker: where tasks work. The default is in state_dir.
 # work_dir = "/var/hypha/work"
@@ -59,6 +61,13 @@ trust_pem = "certs/node-trust.pem"
 
 ## Peer ids of nodes whose commands are taken without an operator's signature.
 # operators = []
+
+## scheduler: where the metrics of jobs are written as well. API keys come from the environment.
+# [exports]
+# csv = "/var/hypha/csv"
+# tensorboard = "/var/hypha/tensorboard"    # pip install 'hypha-tui[tensorboard]'
+# mlflow = "https://mlflow.example.org"     # pip install 'hypha-tui[mlflow]'
+# wandb = "my-project"                      # pip install 'hypha-tui[wandb]'
 
 ## worker: the node finds out what the machine has. This lowers or overrides it: cores, and GB.
 # [resources]

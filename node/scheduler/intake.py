@@ -14,13 +14,15 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from node.errors import PeerUntrusted, Refused
+from node.errors import JobError, PeerUntrusted, Refused
 from node.jobspec import JobSpec
 from node.scheduler import records
+from node.scheduler.checkpoints import check_place
+from node.scheduler.destinations import PEER
 from node.scheduler.files import SchedulerFiles
 from node.scheduler.folder import BODY_LIMIT_BYTES, Submission, read_submission
 from node.scheduler.records import JobRow
-from node.wire import JOB_ID, Cancel, Command, RunCommand, Signed, Submit
+from node.wire import JOB_ID, Cancel, Command, Export, Resume, RunCommand, Signed, Submit
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
@@ -42,8 +44,29 @@ class Intake:
         self._files = files
         self._taking = asyncio.Lock()
 
-    def open_command(self, signed: Signed) -> tuple[str, Submit | Cancel]:
+    def open_command(self, signed: Signed) -> tuple[str, Submit | Cancel | Resume]:
         """Who gave a command, and what it is. Raises `Refused` unless its signer may give one."""
+        signer, payload = self._payload(signed)
+        try:
+            command = msgspec.msgpack.decode(payload, type=Command)
+        except msgspec.MsgspecError as error:
+            raise Refused("invalid", f"the command cannot be read: {error}") from error
+        if not JOB_ID.fullmatch(command.job_id):
+            raise Refused("invalid", f"{command.job_id[:80]!r} cannot be a job's id", hint="letters, digits, - and _")
+        return signer, command
+
+    def open_export(self, request: web.Request, job_id: str) -> None:
+        """Raise `Refused` unless who asks brings an operator's word that this job's model may be handed over."""
+        _, payload = self._payload(_in_header(request))
+        try:
+            command = msgspec.msgpack.decode(payload, type=Export)
+        except msgspec.MsgspecError as error:
+            raise Refused("invalid", f"the command cannot be read: {error}") from error
+        if command.job_id != job_id or not JOB_ID.fullmatch(job_id):
+            raise Refused("denied", "the command is about another job")
+
+    def _payload(self, signed: Signed) -> tuple[str, bytes]:
+        """The name of a signer who may command, and what was signed."""
         try:
             signer, payload = self._overlay.identity.trust.open(signed)
         except PeerUntrusted as error:
@@ -55,22 +78,11 @@ class Intake:
                 f"or list {signer.peer_id} in the scheduler's `operators`"
             )
             raise Refused("denied", f"{signer.name} is not an operator", hint=hint)
-        try:
-            command = msgspec.msgpack.decode(payload, type=Command)
-        except msgspec.MsgspecError as error:
-            raise Refused("invalid", f"the command cannot be read: {error}") from error
-        if not JOB_ID.fullmatch(command.job_id):
-            raise Refused("invalid", f"{command.job_id[:80]!r} cannot be a job's id", hint="letters, digits, - and _")
-        return signer.name, command
+        return signer.name, payload
 
     def open_header(self, request: web.Request) -> tuple[str, Submit]:
         """The command that comes with an upload."""
-        try:
-            body = base64.b64decode(request.headers.get(COMMAND_HEADER, ""), validate=True)
-            signed = msgspec.msgpack.decode(body, type=RunCommand).signed
-        except (binascii.Error, msgspec.MsgspecError) as error:
-            raise Refused("invalid", f"the header {COMMAND_HEADER} cannot be read: {error}") from error
-        by, command = self.open_command(signed)
+        by, command = self.open_command(_in_header(request))
         if not isinstance(command, Submit) or command.job_id != request.match_info["job_id"]:
             raise Refused("invalid", "the command is not about this job")
         return by, command
@@ -107,6 +119,17 @@ class Intake:
 
     async def _write(self, job_id: str, name: str, by: str, digest: str, submission: Submission) -> JobRow:
         spec = submission.spec
+        try:
+            await asyncio.to_thread(check_place, spec.checkpoint.to)
+            if spec.output is not None and not spec.output.to.startswith(PEER):
+                await asyncio.to_thread(check_place, spec.output.to)
+        except JobError as error:
+            raise Refused("invalid", error.message, hint=error.hint) from error
+        if spec.model_job:
+            trained = await records.find_job(self._store, spec.model_job)
+            if trained is None or trained.state != "done" or trained.job_spec().is_inference:
+                hint = "name a training job that is done, at the same scheduler"
+                raise Refused("invalid", f"job {spec.model_job} has no final model here", hint=hint)
         row = JobRow(
             job_id=job_id,
             name=name or spec.name,
@@ -119,6 +142,14 @@ class Intake:
         await asyncio.to_thread(self._files.write_token, job_id, spec.token)
         await self._store.write(lambda db: records.insert_job(db, row))
         return row
+
+
+def _in_header(request: web.Request) -> Signed:
+    try:
+        body = base64.b64decode(request.headers.get(COMMAND_HEADER, ""), validate=True)
+        return msgspec.msgpack.decode(body, type=RunCommand).signed
+    except (binascii.Error, msgspec.MsgspecError) as error:
+        raise Refused("invalid", f"the header {COMMAND_HEADER} cannot be read: {error}") from error
 
 
 def _same(known: JobRow, digest: str) -> JobRow:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import re
 from collections import deque
@@ -16,24 +15,27 @@ from msgspec.structs import replace
 from node.errors import Refused
 from node.network.serving import send_file
 from node.scheduler import messages as m
-from node.scheduler import records
+from node.scheduler import records, runs
+from node.scheduler.exporters import Exports
 from node.scheduler.files import SchedulerFiles
 from node.scheduler.group import Task
+from node.scheduler.handover import Handover
 from node.scheduler.intake import Intake
 from node.scheduler.records import ENDED_SHOWN, JobRow
+from node.scheduler.results import read_result_header
 from node.scheduler.runner import JobRunner
-from node.scheduler.status_bridge import StatusBridge
 from node.views import SubmitResult
 from node.wire import (
     Accepted,
     Ack,
+    CommitRound,
     Decline,
     Measure,
     NextSlice,
     Offer,
     Plan,
     Progress,
-    RoundCommitted,
+    Resume,
     RunCommand,
     SliceGrant,
     Submit,
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+RESUMABLE = 20
+"""So many of the jobs that ended last can be resumed."""
+
 _TASK_ID = re.compile(r"(?P<job>[A-Za-z0-9_-]+)\.(?P<epoch>\d+)\.(?P<number>\d+)")
 
 
@@ -61,27 +66,33 @@ class SchedulerService:
         self._board = board
         self._store = store
         self._files = SchedulerFiles(config.state_dir)
-        self._bridge = StatusBridge(config.status_bridge)
+        self._exports = Exports(config, self._name_of, self._tell)
         self._intake = Intake(config, overlay, store, self._files)
+        self._handover = Handover(overlay, store, self._files, self._intake)
         self._runners: dict[str, JobRunner] = {}
         self._ended: deque[str] = deque()
         self._workers: set[str] = set()
         self._tasks: asyncio.TaskGroup | None = None
+        self._is_ready = False
         overlay.on(Offer, self._offer)
         overlay.on(Decline, self._decline)
         overlay.on(TaskStatus, self._task_status)
         overlay.on(NextSlice, self._next_slice)
         overlay.on(Progress, self._progress)
         overlay.on(Measure, self._measure)
-        overlay.on(RoundCommitted, self._round_committed)
+        overlay.on(CommitRound, self._commit_round)
         overlay.on(RunCommand, self._run_command, operator=True)
         overlay.bulk_route("PUT", "/bulk/submissions/{job_id}", self._submission, operator=None)
+        overlay.bulk_route("PUT", "/bulk/jobs/{job_id}/results/{index}", self._result)
         overlay.bulk_route("GET", "/bulk/jobs/{job_id}/folder", self._folder)
+        overlay.bulk_route("GET", "/bulk/jobs/{job_id}/trained", self._trained)
+        overlay.bulk_route("GET", "/bulk/jobs/{job_id}/trained/{name:.+}", self._trained)
+        overlay.bulk_route("GET", "/bulk/jobs/{job_id}/journal/{kind}/{number}", self._journal)
         overlay.bulk_route("GET", "/bulk/jobs/{job_id}/metrics", self._metrics, operator=None)
         overlay.bulk_route("GET", "/bulk/jobs/{job_id}/rounds", self._rounds, operator=None)
 
     async def run(self) -> None:
-        """Run jobs until cancelled; then their leases are let go, and they go on at the next start."""
+        """Run jobs until cancelled; their leases are kept then, and they go on at the next start."""
         await asyncio.to_thread(self._files.prepare)
         async with asyncio.TaskGroup() as tasks:
             for row in reversed(await records.ended_jobs(self._store)):
@@ -90,33 +101,26 @@ class SchedulerService:
             self._tasks = tasks
             try:
                 for row in await records.unfinished_jobs(self._store):
-                    await self._take_up(row)
+                    await self._start(row)
+                self._is_ready = True
                 if self._config.scheduler.job is not None:
-                    self._start(await self._intake.take_configured(self._config.scheduler.job))
+                    await self._start(await self._intake.take_configured(self._config.scheduler.job))
                 self._overlay.watch_peers(self._peers_changed)
-                tasks.create_task(self._bridge.run())
+                tasks.create_task(self._exports.run())
                 await asyncio.Event().wait()
             finally:
                 self._tasks = None
 
     # ---- jobs ---------------------------------------------------------------------------------------
 
-    async def _take_up(self, row: JobRow) -> None:
-        """Go on with a job of an earlier process. What its workers did then is not known: a new epoch begins."""
-        if row.state != "queued":
-            epoch = row.epoch + 1
-            await self._store.write(
-                lambda db: records.update_job(
-                    db, row.job_id, state="waiting", reason="", epoch=epoch, round_=0, model_dir=""
-                )
-            )
-            row = dataclasses.replace(row, epoch=epoch, round=0)
-        self._start(row)
-
-    def _start(self, row: JobRow) -> None:
+    async def _start(self, row: JobRow) -> None:
         if row.job_id in self._runners or row.ended_unix is not None or self._tasks is None:
             return
-        runner = JobRunner(row, self._overlay, self._board, self._store, self._files, self._bridge)
+        saved = await runs.saved_run(self._store, row.job_id)
+        if row.job_id in self._runners or self._tasks is None:
+            return
+        self._exports.recall(saved.points, row.submitted_unix)
+        runner = JobRunner(row, saved, self._overlay, self._board, self._store, self._files, self._exports.put)
         self._runners[row.job_id] = runner
         text = f"{row.name} from {row.submitted_by}"
         self._board.happened("job.accepted", text, job=row.job_id)
@@ -135,11 +139,19 @@ class SchedulerService:
                 error = error.exceptions[0]
             reason = f"the scheduler failed: {type(error).__name__}: {error}"
             await self._mark_failed(runner, reason)
-        self._ended.append(row.job_id)
+        self._exports.ended(row.job_id, runner.job.state)
+        await self._has_ended(row.job_id)
+
+    async def _has_ended(self, job_id: str) -> None:
+        """What may go goes: the views of jobs long over, and what older ones would need to be resumed."""
+        self._ended.append(job_id)
         while len(self._ended) > ENDED_SHOWN:
             old = self._ended.popleft()
             self._runners.pop(old, None)
             self._board.drop("job", old)
+        resumable = await records.ended_jobs(self._store)
+        for row in resumable[RESUMABLE:]:
+            await asyncio.to_thread(self._files.forget, row.job_id)
 
     async def _mark_failed(self, runner: JobRunner, reason: str) -> None:
         row, job = runner.row, runner.job
@@ -148,9 +160,22 @@ class SchedulerService:
         self._board.put(job.view(asyncio.get_running_loop().time(), self._overlay.peer_id))
         await self._store.write(
             lambda db: records.update_job(
-                db, row.job_id, state="failed", reason=reason, epoch=job.epoch, round_=job.round, model_dir=""
+                db,
+                row.job_id,
+                state="failed",
+                reason=reason,
+                epoch=job.epoch,
+                model_dir="",
+                data_digest=job.data_digest,
             )
         )
+
+    def _tell(self, name: str, text: str, level: str) -> None:
+        self._board.happened(name, text, level=level)
+
+    def _name_of(self, peer_id: str) -> str:
+        known = (peer.record for peer in self._overlay.peers() if peer.record.peer_id == peer_id)
+        return next((record.name for record in known), peer_id[-8:])
 
     def _peers_changed(self) -> None:
         """Searches that pause go on at once when a worker comes (or comes back)."""
@@ -162,6 +187,8 @@ class SchedulerService:
     def _runner(self, job_id: str) -> JobRunner:
         runner = self._runners.get(job_id)
         if runner is None:
+            if not self._is_ready:
+                raise Refused("busy", "this scheduler is starting")
             raise Refused("unknown", f"no job {job_id[:80]!r} runs here")
         return runner
 
@@ -173,13 +200,9 @@ class SchedulerService:
         runner = self._runner(match["job"])
         task = runner.job.group.tasks.get(task_id)
         if task is None:
-            if int(match["epoch"]) < runner.job.epoch:
-                raise Refused("stale", f"task {task_id} belongs to an epoch that is over")
             raise Refused("unknown", f"no task {task_id} here")
         if task.peer_id != caller.peer_id:
             raise Refused("denied", f"task {task_id} does not run at the caller")
-        if task.epoch < runner.job.epoch:
-            raise Refused("stale", f"task {task_id} belongs to an epoch that is over")
         return runner, task
 
     # ---- calls of workers -----------------------------------------------------------------------------
@@ -202,29 +225,36 @@ class SchedulerService:
 
     async def _next_slice(self, caller: Caller, request: NextSlice) -> SliceGrant:
         runner, task = self._runner_of(caller, request.task_id)
-        _must_be(task, m.TRAIN)
+        _must_be(task, m.TRAIN, m.INFER)
         if not task.is_alive:
             raise Refused("stale", f"task {task.task_id} is over")
-        return runner.next_slice(request)
+        return await runner.next_slice(request)
 
     async def _progress(self, caller: Caller, report: Progress) -> Plan:
         runner, task = self._runner_of(caller, report.task_id)
-        _must_be(task, m.TRAIN)
+        _must_be(task, m.TRAIN, m.INFER)
         if min(report.round, report.batches, report.samples) < 0:
             raise Refused("invalid", "negative counts")
-        return runner.progress(report)
+        return await runner.progress(report)
 
     async def _measure(self, caller: Caller, measure: Measure) -> Ack:
         runner, task = self._runner_of(caller, measure.task_id)
-        _must_be(task, m.TRAIN)
+        _must_be(task, m.TRAIN, m.INFER)
         await runner.take(m.Measured(measure.task_id, measure.round, measure.metrics))
         return Ack()
 
-    async def _round_committed(self, caller: Caller, report: RoundCommitted) -> Ack:
+    async def _commit_round(self, caller: Caller, report: CommitRound) -> Ack:
         runner, task = self._runner_of(caller, report.task_id)
         _must_be(task, m.AGGREGATE)
-        await runner.take(m.Committed(report))
+        await runner.commit(caller.peer_id, report)
         return Ack()
+
+    async def _result(self, caller: Caller, request: web.Request) -> web.StreamResponse:
+        header = read_result_header(request)
+        runner, task = self._runner_of(caller, header.task_id)
+        _must_be(task, m.INFER)
+        await runner.results.take(request, header)
+        return _json(Ack())
 
     # ---- commands of operators ----------------------------------------------------------------------
 
@@ -232,21 +262,44 @@ class SchedulerService:
         by, command = self._intake.open_command(request.signed)
         if isinstance(command, Submit):
             raise Refused("invalid", "a job comes with its body: PUT /bulk/submissions/<job>")
-        runner = self._runners.get(command.job_id)
-        if runner is None:
-            if await records.find_job(self._store, command.job_id) is None:
-                raise Refused("unknown", f"no job {command.job_id} here")
-        else:
+        row = await records.find_job(self._store, command.job_id)
+        if row is None:
+            raise Refused("unknown", f"no job {command.job_id} here")
+        if isinstance(command, Resume):
+            await self._resume(by, row)
+        elif (runner := self._runners.get(command.job_id)) is not None:
             log.info("job.cancel job=%s by=%s", command.job_id, by)
             await runner.take(m.CancelAsked(by))
         return Accepted(job_id=command.job_id, scheduler=self._overlay.peer_id)
+
+    async def _resume(self, by: str, row: JobRow) -> None:
+        """Go on with an ended job from its last committed round, in a new epoch."""
+        if row.ended_unix is None:
+            return
+        if row.state == "done":
+            raise Refused("conflict", f"job {row.job_id} is done")
+        kept = [ended.job_id for ended in (await records.ended_jobs(self._store))[:RESUMABLE]]
+        if row.job_id not in kept:
+            raise Refused("unknown", f"job {row.job_id} is too old: its versions are not kept any more")
+        if self._tasks is None or (row.job_id in self._runners and not self._runners[row.job_id].job.is_over):
+            raise Refused("busy", f"job {row.job_id} is ending")
+        await runs.resume(self._store, row.job_id, row.epoch + 1)
+        self._runners.pop(row.job_id, None)
+        if row.job_id in self._ended:
+            self._ended.remove(row.job_id)
+        text = f"{row.name} goes on from version {row.round}, resumed by {by}"
+        self._board.happened("job.resumed", text, job=row.job_id)
+        log.info("job.resume job=%s by=%s version=%d", row.job_id, by, row.round)
+        again = await records.find_job(self._store, row.job_id)
+        if again is not None:
+            await self._start(again)
 
     async def _submission(self, caller: Caller, request: web.Request) -> web.StreamResponse:
         if self._tasks is None:
             raise Refused("busy", "this scheduler is starting or stopping")
         by, command = self._intake.open_header(request)
         row = await self._intake.take_upload(request, by, command)
-        self._start(row)
+        await self._start(row)
         return _json(SubmitResult(job_id=row.job_id, scheduler=self._overlay.peer_id))
 
     # ---- what others fetch --------------------------------------------------------------------------
@@ -258,6 +311,31 @@ class SchedulerService:
         if not runner.row.folder_sha256:
             raise Refused("unknown", "this job has no folder")
         return await send_file(request, self._files.folder(runner.row.job_id), sha256=runner.row.folder_sha256)
+
+    async def _trained(self, caller: Caller, request: web.Request) -> web.StreamResponse:
+        """The final model of an earlier job, for the workers of those that run it."""
+        job_id = request.match_info["job_id"]
+        users = (runner.job.group for runner in self._runners.values() if runner.spec.model_job == job_id)
+        if not any(
+            task.is_alive and task.peer_id == caller.peer_id for group in users for task in group.tasks.values()
+        ):
+            raise Refused("denied", "only the workers of a job that runs this model may fetch it")
+        model = await self._handover.final(job_id)
+        if "name" in request.match_info:
+            return await self._handover.send(request, model)
+        return await self._handover.describe(job_id, model)
+
+    async def _journal(self, caller: Caller, request: web.Request) -> web.StreamResponse:
+        """A file of the journal, for the worker of the job's parameter server alone."""
+        runner = self._runner(request.match_info["job_id"])
+        server = runner.job.group.server
+        if server is None or server.peer_id != caller.peer_id:
+            raise Refused("denied", "only the worker of a job's parameter server may fetch its journal")
+        number = request.match_info["number"]
+        file = runner.job.chain.find(request.match_info["kind"], int(number)) if number.isdecimal() else None
+        if file is None:
+            raise Refused("unknown", "the journal has no such file")
+        return await send_file(request, runner.journal.path(file), sha256=file.sha256)
 
     async def _metrics(self, caller: Caller, request: web.Request) -> web.StreamResponse:
         job_id = await self._known(request)
@@ -275,9 +353,9 @@ class SchedulerService:
         return job_id
 
 
-def _must_be(task: Task, role: str) -> None:
-    if task.role != role:
-        raise Refused("denied", f"task {task.task_id} is not a {role} task")
+def _must_be(task: Task, *roles: str) -> None:
+    if task.role not in roles:
+        raise Refused("denied", f"task {task.task_id} is not a {' or '.join(roles)} task")
 
 
 def _json(content: object) -> web.Response:

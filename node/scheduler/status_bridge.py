@@ -12,10 +12,12 @@ from collections import deque
 
 import aiohttp
 
+from node.telemetry import metrics
 from node.views import Point
 
 log = logging.getLogger(__name__)
 
+SINK = "status_bridge"
 QUEUE_LIMIT = 1_000
 POST_TIMEOUT_S = 3.0
 PAUSE_FIRST_S = 0.5
@@ -33,6 +35,8 @@ class StatusBridge:
     def put(self, point: Point) -> None:
         """Queue a value; never blocks."""
         if self._address:
+            if len(self._queue) == QUEUE_LIMIT:
+                metrics().values_dropped(SINK, 1)
             self._queue.append(point)
             self._has_values.set()
 
@@ -49,8 +53,10 @@ class StatusBridge:
                     continue
                 try:
                     await self._post(session, self._queue.popleft())
+                    metrics().values_exported(SINK, 1)
                     pause_s = PAUSE_FIRST_S
                 except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+                    metrics().values_dropped(SINK, 1)
                     log.warning(
                         "status_bridge.failed address=%s reason=%s", self._address, error or type(error).__name__
                     )

@@ -265,6 +265,7 @@ class FakeClient:
     history: list[Point] = field(default_factory=list)
     submitted: list[Body] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    resumed: list[str] = field(default_factory=list)
     refusal: HyphaError | None = None
     connections: int = 0
     seq: int = 0
@@ -332,6 +333,10 @@ class FakeClient:
     async def cancel(self, job_id: str) -> None:
         """Noted."""
         self.cancelled.append(job_id)
+
+    async def resume(self, job_id: str) -> None:
+        """Noted."""
+        self.resumed.append(job_id)
 
 
 def fake_client(workers: int = 4) -> FakeClient:

@@ -218,10 +218,27 @@ async def test_cancel_by_command_works_for_a_row_that_a_filter_hides() -> None:
         assert shown.client.cancelled == ["diloco-7"]
 
 
-async def test_a_finished_job_is_not_cancelled() -> None:
+async def test_a_job_that_is_done_is_neither_cancelled_nor_resumed() -> None:
+    async with terminal() as shown:
+        shown.client.send(items=[replace(job("aaa-first"), state="done")])
+        await shown.settle()
+        await shown.press("5", "slash", *"aaa-first", "enter", "x")
+        assert "nothing is left to cancel" in shown.text
+        await shown.press("colon", *"resume aaa-first", "enter")
+        assert "job aaa-first has not failed" in shown.text
+        assert shown.client.resumed == []
+
+
+async def test_a_failed_job_is_resumed_from_the_menu_or_by_command() -> None:
     async with terminal() as shown:
         await shown.press("5", "j", "x")
-        assert "nothing is left to cancel" in shown.text
+        assert "resume the job" in shown.text
+        assert "cancel the job" not in shown.text
+        await shown.press("enter")
+        assert shown.client.resumed == ["broken-1"]
+        assert "job broken-1 goes on" in shown.text
+        await shown.press("colon", *"resume broken-1", "enter")
+        assert shown.client.resumed == ["broken-1", "broken-1"]
 
 
 async def test_a_job_is_submitted_by_keyboard_from_a_folder(tmp_path: Path) -> None:

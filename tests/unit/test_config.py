@@ -170,6 +170,17 @@ def test_several_datasets_are_a_list_and_relative_paths_start_at_the_file(tmp_pa
     assert config.cert_pem == tmp_path / "certs/n-cert.pem"
 
 
+def test_folders_of_exports_start_at_the_file_and_no_password_is_taken_from_it(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text('[exports]\ncsv = "csv"\ntensorboard = ""\nwandb = "p"\nname = "n"\n')
+    config = load(path, {"HYPHA_EXPORTS__MLFLOW": "https://tracker"}).config
+    assert config.name == "n"
+    assert (config.exports.csv, config.exports.tensorboard) == (tmp_path / "csv", None)
+    assert (config.exports.wandb, config.exports.mlflow) == ("p", "https://tracker")
+    with pytest.raises(ConfigError, match="an address with credentials"):
+        load(path, {"HYPHA_EXPORTS__MLFLOW": "https://me:secret@tracker"})
+
+
 def test_an_unknown_key_is_named_with_its_line_and_the_nearest_known_key(tmp_path: Path) -> None:
     text = failure(tmp_path, 'name = "a"\n\n[resources]\ncpu = 1\nmemry = 3\n')
     assert text.endswith("node.toml: line 5: resources.memry: unknown key; did you mean memory?")

@@ -17,6 +17,8 @@ from node.api.problems import STATUS_OF_CODE
 from node.api.routes import ROUTES
 from node.config import load
 from node.jobspec import (
+    AggregationSpec,
+    CheckpointSpec,
     InnerSpec,
     JobTable,
     ModelSpec,
@@ -25,6 +27,7 @@ from node.jobspec import (
     ResourcesSpec,
     ResourceTable,
     Rounds,
+    SyncSpec,
     parse_job,
 )
 from node.scheduler import leases
@@ -102,13 +105,19 @@ def test_the_examples_executors_are_named_as_their_job_asks() -> None:
         (
             "The job file",
             JobTable,
-            {"model", "preprocessor", "rounds", "inner_optimizer", "outer_optimizer", "resources"},
+            {
+                *("model", "preprocessor", "rounds", "inner_optimizer", "outer_optimizer", "resources"),
+                *("sync", "aggregation", "checkpoint"),
+            },
         ),
         ("`[model]` and `[preprocessor]`", ModelSpec, set()),
         ("`[rounds]`", Rounds, set()),
         ("`[inner_optimizer]`", InnerSpec, set()),
         ("`[outer_optimizer]`", OuterSpec, set()),
         ("`[resources]`", ResourcesSpec, set()),
+        ("`[sync]`", SyncSpec, set()),
+        ("`[aggregation]`", AggregationSpec, set()),
+        ("`[checkpoint]`", CheckpointSpec, set()),
     ],
 )
 def test_jobs_md_has_exactly_the_keys_of_a_job(heading: str, kind: type[msgspec.Struct], elsewhere: set[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 PROGRAMS = {
     "node.cli": ["torch", "numpy", "textual", "aiohttp", "cryptography"],
     "node.daemon": ["torch", "numpy", "textual"],
+    "node.scheduler.service": ["torch", "numpy", "textual", "tensorboardX"],
     "hypha_tui.cli": ["torch", "numpy", "textual", "aiohttp"],
     "hypha_tui.client": ["torch", "numpy", "textual"],
     "hypha_tui.store": ["torch", "numpy", "textual"],
