@@ -95,8 +95,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
 class JobView(View, frozen=True, tag="job", tag_field="kind"):
     """A job. `state`: queued, waiting, starting, running, exporting, done, failed, cancelled; `reason` says why.
 
-    `round` rounds of `rounds` are committed. `slices` counts the present epoch's by state. `age_s` is since it was
-    submitted, `took_s` until it ended.
+    `round` rounds of `rounds` are committed. `slices` counts the present epoch's rows by state, or, of a job without
+    rounds, its slices. `age_s` is since it was submitted, `took_s` until it ended.
     """
 
     kind: ClassVar[str] = "job"

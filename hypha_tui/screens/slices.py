@@ -41,7 +41,7 @@ class SlicesView(View):
         for table, title in ((self._datasets, "Datasets"), (self._transfers, "Transfers")):
             table.add_class("panel")
             table.border_title = title
-        self._map.border_title = "Slices of the present epoch"
+        self._map.border_title = "The present epoch"
 
     def compose(self) -> ComposeResult:
         """Three panels."""
@@ -87,10 +87,10 @@ def slice_lines(look: Look, width: int) -> list[Line]:
         total = sum(job.slices.values())
         if not total or (job.state in FINISHED and lines):
             continue
-        room = max(width - 66, 10)
+        room = max(width - 70, 8)
         line: Line = [
-            (text.fit(job.name or job.id, 18, mark=look.glyphs.cut), "title"),
-            (f" epoch {job.epoch:<3}", "dim"),
+            (text.fit(job.name or job.id, 14, mark=look.glyphs.cut), "title"),
+            (f" epoch {job.epoch:<2} {'rows' if job.rounds else 'slices'} ", "dim"),
         ]
         for state, glyph in (("used", look.glyphs.bar_full), ("assigned", look.glyphs.sparks[4])):
             line.append((glyph * round(job.slices.get(state, 0) / total * room), _TONES[state]))

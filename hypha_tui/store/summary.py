@@ -145,7 +145,7 @@ def _job(job: JobView, look: Look) -> list[Line]:
         _row(
             "samples",
             (f"{text.count(job.samples)}{speed}", "text"),
-            (f"   epoch {job.epoch}  {slice_counts(job)}", "dim"),
+            (f"   epoch {job.epoch}  {'rows' if job.rounds else 'slices'} {slice_counts(job)}", "dim"),
         ),
         _row(
             "data",

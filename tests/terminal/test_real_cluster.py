@@ -81,7 +81,7 @@ def test_every_screen_shows_the_cluster(cluster: LocalCluster, size: tuple[int, 
         lines = [line for line in leases.splitlines() if "● held" in line and "worker-1" in line]
         assert len([line for line in lines if "holds" in line]) == 2
         terminal.press("4")
-        terminal.wait("tiny", "256", "holds", "available 8")
+        terminal.wait("tiny", "256", "holds", "available 256")
         terminal.press("5")
         terminal.wait("[5 Jobs]", "holds", "waits")
         terminal.press("G")

@@ -550,7 +550,7 @@ async def test_a_parameter_server_that_dies_is_placed_again_and_goes_on_from_the
 async def test_a_cancelled_job_goes_on_from_its_last_commit_when_it_is_resumed(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         run = here.overlay.handlers[RunCommand]
-        await here.submit(JOB.replace("update_rounds = 2", "update_rounds = 8"))
+        await here.submit(JOB.replace("update_rounds = 2", "update_rounds = 60"))
         await here.until_true(lambda: here.job().round >= 3)
         await run(caller("X"), RunCommand(signed=signed(Cancel(job_id="j1"))))
         view = await here.until("cancelled")
@@ -562,10 +562,10 @@ async def test_a_cancelled_job_goes_on_from_its_last_commit_when_it_is_resumed(t
         await run(caller("X"), RunCommand(signed=signed(Resume(job_id="j1"))))
         await run(caller("X"), RunCommand(signed=signed(Resume(job_id="j1"))))
         done = await here.until("done")
-        assert done.round == 8
+        assert done.round == 60
         assert done.samples > view.samples
         rounds = await here.store.read("SELECT round, epoch FROM rounds ORDER BY round")
-        assert [row[0] for row in rounds] == list(range(8))
+        assert [row[0] for row in rounds] == list(range(60))
         assert {row[1] for row in rounds} == {0, 1}
         await rows_are_exact(here)
         with pytest.raises(Refused, match="is done"):
