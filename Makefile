@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench format env clean
+.PHONY: demo test chaos lint bench format env clean
 
 env:
 	@$(PYTHON) tools/make_env.py $(VENV)
@@ -13,6 +13,10 @@ demo: env
 
 test: env
 	$(BIN)/python -m pytest $(ARGS)
+
+# Kills, stops, cuts off and slows the nodes of real clusters: make chaos ARGS="--seeds 200". Linux.
+chaos: env
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 lint: env
 	$(BIN)/ruff check .
@@ -24,6 +28,16 @@ bench: env
 	$(BIN)/python -m benchmarks.slices
 	$(BIN)/python -m benchmarks.placement
 	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.exchange
+	$(BIN)/python -m benchmarks.recovery
+	$(BIN)/python -m benchmarks.quality
+	$(BIN)/python -m benchmarks.bytes
+	$(BIN)/python -m benchmarks.utilisation
+	$(BIN)/python -m benchmarks.uneven
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.aggregate
+	$(BIN)/python -m benchmarks.codec
+	$(BIN)/python -m benchmarks.scale
 
 format: env
 	$(BIN)/ruff check --fix .
