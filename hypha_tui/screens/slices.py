@@ -87,16 +87,19 @@ def slice_lines(look: Look, width: int) -> list[Line]:
         total = sum(job.slices.values())
         if not total or (job.state in FINISHED and lines):
             continue
-        room = max(width - 70, 8)
-        line: Line = [
-            (text.fit(job.name or job.id, 14, mark=look.glyphs.cut), "title"),
-            (f" epoch {job.epoch:<2} {'rows' if job.rounds else 'slices'} ", "dim"),
-        ]
-        for state, glyph in (("used", look.glyphs.bar_full), ("assigned", look.glyphs.sparks[4])):
-            line.append((glyph * round(job.slices.get(state, 0) / total * room), _TONES[state]))
-        filled = sum(len(part) for part, _ in line[2:])
-        line.append((look.glyphs.bar_empty * max(room - filled, 0), _TONES["available"]))
+        epoch = f" epoch {job.epoch:<2} {'rows' if job.rounds else 'slices'} "
+        counts: Line = []
         for state, tone in _TONES.items():
-            line += [(f"  {state} ", "dim"), (f"{job.slices.get(state, 0):,}", tone)]
+            counts += [(f"  {state} ", "dim"), (f"{job.slices.get(state, 0):,}", tone)]
+        left = width - len(epoch) - sum(len(part) for part, _ in counts)
+        name = text.fit(job.name or job.id, max(min(14, left), 6), mark=look.glyphs.cut)
+        room = max(left - len(name), 0)
+        bar: Line = [
+            (glyph * round(job.slices.get(state, 0) / total * room), _TONES[state])
+            for state, glyph in (("used", look.glyphs.bar_full), ("assigned", look.glyphs.sparks[4]))
+        ]
+        filled = sum(len(part) for part, _ in bar)
+        line: Line = [(name, "title"), (epoch, "dim"), *bar]
+        line += [(look.glyphs.bar_empty * max(room - filled, 0), _TONES["available"]), *counts]
         lines.append(line)
     return lines[:4] or [[("no job has slices yet", "dim")]]

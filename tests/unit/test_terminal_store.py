@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
+
 from hypha_tui.client.link import LinkState
+from hypha_tui.screens.slices import slice_lines
 from hypha_tui.store import text
 from hypha_tui.store.cluster import EVENTS_KEPT, ClusterStore
 from hypha_tui.store.columns import COLUMNS, Look, plan
@@ -149,6 +153,17 @@ def test_every_column_of_every_kind_has_text() -> None:
                 assert isinstance(words, str)
                 assert tone
                 column.sort_key(item.view, look)
+
+
+@pytest.mark.parametrize("width", [76, 116, 196])
+def test_the_rows_of_an_epoch_are_told_in_full_whatever_the_width(width: int) -> None:
+    counts = {"available": 1_200_300, "assigned": 40_500, "used": 98_700}
+    store = ClusterStore()
+    store.apply(Snapshot(seq=1, items=[replace(job(), slices=counts)]), 100.0)
+    (line,) = slice_lines(Look(store, 101.0, ASCII), width)
+    words = "".join(part for part, _ in line)
+    assert len(words) == width
+    assert words.endswith("used 98,700  assigned 40,500  available 1,200,300")
 
 
 def test_a_plan_never_exceeds_its_width() -> None:
