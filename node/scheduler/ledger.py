@@ -10,21 +10,14 @@ ask get rows of the next pass, so nobody waits.
 from __future__ import annotations
 
 import bisect
-import random
 from collections.abc import Iterable, Sequence
 
 from node.errors import JobError, Refused
+from node.ordering import order_of
 from node.wire import Span
 
 Rows = list[tuple[int, int]]
 """Ranges of one slice: sorted, apart from each other, none empty."""
-
-
-def order_of(seed: int, pass_: int, count: int) -> list[int]:
-    """The order of a pass: a permutation that depends on nothing but these three."""
-    order = list(range(count))
-    random.Random(f"hypha slices {seed} {pass_}").shuffle(order)
-    return order
 
 
 def without(rows: Iterable[tuple[int, int]], start: int, end: int) -> Rows:

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from node.errors import JobError, Refused
-from node.scheduler.ledger import Ledger, order_of
+from node.ordering import order_of
+from node.scheduler.ledger import Ledger
 from node.wire import Span
 
 ROWS = (5, 3, 8, 1, 0, 7)
