@@ -58,6 +58,13 @@ class ExecutorConfig(Strict, frozen=True):
     args: list[str] = []
 
 
+class CacheConfig(Strict, frozen=True):
+    """A worker's cache of slices and models: its size, and how much it leaves free on the disk, in GB (10^9 bytes)."""
+
+    size: float = 20.0
+    keep_free: float = 1.0
+
+
 class ExportsConfig(Strict, frozen=True):
     """Where a scheduler writes the metrics of its jobs: folders, a tracking URI, a project. Keys come from the
     environment alone."""
@@ -106,6 +113,7 @@ class _Settings(Strict, frozen=True):
     resources: ResourcesConfig = ResourcesConfig()
     offer: OfferConfig = OfferConfig()
     executors: list[ExecutorConfig] = []
+    cache: CacheConfig = CacheConfig()
     job_code: JobCode | None = None
     status_bridge: str = ""
     exports: ExportsConfig = ExportsConfig()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.errors import Refused
+from node.network.cache import ContentCache
 from node.wire import Dispatch
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -21,6 +22,7 @@ class TaskContext:
     dispatch: Dispatch
     work_dir: Path
     log_path: Path
+    cache: ContentCache
     token: str = field(default="", repr=False)
 
     @property

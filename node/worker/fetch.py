@@ -15,6 +15,7 @@ import msgspec
 
 from node.errors import DiskFull, HyphaError, PeerError, PeerUnreachable, Refused
 from node.network import bulk
+from node.network.cache import copy_file
 from node.wire import Manifest, SliceInfo, TrainTask
 from node.worker.beneath import new_name, put
 from node.worker.context import TaskContext
@@ -177,19 +178,27 @@ class Fetcher:
         self, dataset: str, peers: list[str], number: int, info: SliceInfo, target: Path
     ) -> Entry:
         path = target / f"{number:06d}.safetensors"
-        with self._transfers.show(
-            "slice", f"{dataset}/{info.name}", self._context.job_id, peers[0], self._context.peer_id, info.size_bytes
-        ) as transfer:
-            await bulk.download(
-                self._overlay,
-                peers,
-                slice_path(dataset, number),
-                path,
-                sha256=info.sha256,
-                size_bytes=info.size_bytes,
-                on_progress=transfer.progress,
-                durable=False,
-            )
+        name = f"{dataset}/{info.name}"
+
+        async def fetch(where: Path) -> None:
+            with self._transfers.show(
+                "slice", name, self._context.job_id, peers[0], self._context.peer_id, info.size_bytes
+            ) as transfer:
+                await bulk.download(
+                    self._overlay,
+                    peers,
+                    slice_path(dataset, number),
+                    where,
+                    sha256=info.sha256,
+                    size_bytes=info.size_bytes,
+                    on_progress=transfer.progress,
+                    durable=False,
+                )
+
+        part = await asyncio.to_thread(new_name, self._context.work_dir)
+        async with self._context.cache.pinned(info.sha256, info.size_bytes, fetch) as whole:
+            await asyncio.to_thread(copy_file, whole, part)
+        await asyncio.to_thread(put, part, self._context.work_dir, path)
         return self._entry(path, info.size_bytes, info.sha256, "validation")
 
     async def _providers(self, dataset: str) -> tuple[list[str], str]:

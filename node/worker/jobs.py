@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from node.board import Board
 from node.errors import HyphaError, Refused
+from node.network.cache import ContentCache
+from node.resources import GB
 from node.store import Store
 from node.telemetry import metrics
 from node.wire import AggregateTask, Dispatch, ExportedFile, InferTask, TrainTask, VersionFile
@@ -47,6 +49,7 @@ REPORT_ENDED_FOR_S = 5.0
 REPORT_STOPPING_FOR_S = 0.5
 STOPPING_GRACE_S = 1.0
 LOGS = "hypha-logs"
+CACHE = "hypha-cache"
 
 Work = TrainingTask | InferenceTask | ParameterServer
 
@@ -85,6 +88,9 @@ class Jobs:
         self._sockets = Sockets(config.state_dir)
         self._boot_id = orphans.boot_id()
         self._logs = config.jobs_dir / LOGS
+        self._cache = ContentCache(
+            config.jobs_dir / CACHE, int(config.cache.size * GB), keep_free_bytes=int(config.cache.keep_free * GB)
+        )
 
     async def prepare(self) -> None:
         """Clear away what an earlier life of this node left."""
@@ -122,6 +128,7 @@ class Jobs:
             dispatch=dispatch,
             work_dir=(self._config.jobs_dir / f"hypha-{task_id}").resolve(),
             log_path=self._logs / f"{task_id}.log",
+            cache=self._cache,
             token=dispatch.token,
         )
         socket_path = self._sockets.next()

@@ -1,13 +1,17 @@
-"""A task's slices: one to train on, the next one on its way. The file of a used one is removed.
+"""A task's slices: one to train on, the next ones on their way. The file of a used one is removed.
 
 A grant may be a row range of a slice. The whole slice is fetched, for only that has a digest, and the range is cut out,
-so that an executor sees nothing but a smaller slice.
+so that an executor sees nothing but a smaller slice. Whole slices come from the node's cache, where every job finds
+what another has fetched; an executor gets a copy, which it may do with as it likes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +19,7 @@ from urllib.parse import quote
 
 from node.errors import DiskFull, HyphaError, PeerError, Refused
 from node.network import bulk
+from node.network.cache import copy_file
 from node.telemetry import metrics
 from node.tensorfile import cut_rows
 from node.wire import NextSlice, SliceGrant, Span
@@ -30,6 +35,11 @@ if TYPE_CHECKING:
 FOLDER = f"{ARTIFACTS}/slices"
 MAX_WAIT_S = 5.0
 CALL_S = 10.0
+MOST_AHEAD = 4
+FULL_WAIT_S = 5.0
+SMOOTHING = 0.3
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +72,24 @@ def slice_path(dataset: str, index: int) -> str:
     return f"/bulk/datasets/{quote(dataset, safe='')}/slices/{index}"
 
 
+@dataclass(slots=True)
+class _Coming:
+    """A slice that is asked for and not handed out yet. What has failed keeps its grant and is tried again."""
+
+    grant: SliceGrant | None = None
+    task: asyncio.Task[Slice | BridgeError] | None = None
+
+
+def depth(fetch_s: float, use_s: float) -> int:
+    """How many slices to have under way, where fetching one takes so long and using one so long."""
+    if use_s <= 0:
+        return MOST_AHEAD if fetch_s > 0 else 1
+    return min(MOST_AHEAD, max(1, math.ceil(fetch_s / use_s)))
+
+
 class SliceFeed:
-    """The slices of one dataset, for one task. `tasks` owns the fetch that runs ahead."""
+    """The slices of one dataset, for one task. `tasks` owns the fetches that run ahead: as many as measured times make
+    worth while."""
 
     def __init__(
         self,
@@ -81,11 +107,15 @@ class SliceFeed:
         self._hand = hand
         self._tasks = tasks
         self._lock = asyncio.Lock()
+        self._asking = asyncio.Lock()
         self._number = 1
         self._current: Slice | None = None
-        self._granted: SliceGrant | None = None
         self._has_failed = False
-        self._ahead: asyncio.Task[Slice | BridgeError] | None = None
+        self._coming: deque[_Coming] = deque()
+        self._fetch_s = 0.0
+        self._use_s = math.inf
+        self._given_at: float | None = None
+        self._number_of_file = 0
 
     async def next(self) -> Slice:
         """The next slice; asking for it says that the one before is used. Raises `BridgeError`."""
@@ -94,61 +124,90 @@ class SliceFeed:
             if self._current is not None:
                 used, self._current = self._current, None
                 await asyncio.to_thread(used.path.unlink, missing_ok=True)
+            if self._given_at is not None:
+                self._use_s = _smoothed(self._use_s, time.monotonic() - self._given_at)
+                self._given_at = None
+            self._fetch_ahead(1)
+            first = self._coming[0]
+            assert first.task is not None
             # Whoever asked may go away; the slice on its way stays for the next one who asks.
-            found = await asyncio.shield(self._fetch_ahead())
-            self._ahead = None
+            found = await asyncio.shield(first.task)
             self._has_failed = isinstance(found, BridgeError)
             if isinstance(found, BridgeError):
+                first.task = None
                 raise found
+            self._coming.popleft()
             self._current = found
             grant = found.grant
             self._hand.take(Span(grant.pass_, grant.index, grant.start, grant.end))
-            self._fetch_ahead()
+            self._given_at = time.monotonic()
+            self._fetch_ahead(depth(self._fetch_s, self._use_s))
             return found
 
     def close(self) -> None:
         """Fetch nothing ahead any more."""
-        if self._ahead is not None:
-            self._ahead.cancel()
+        for coming in self._coming:
+            if coming.task is not None:
+                coming.task.cancel()
 
-    def _fetch_ahead(self) -> asyncio.Task[Slice | BridgeError]:
-        if self._ahead is None:
-            self._ahead = self._tasks.create_task(self._obtain(), name=f"slice:{self._context.task_id}")
-        return self._ahead
+    def _fetch_ahead(self, count: int) -> None:
+        while len(self._coming) < count:
+            self._coming.append(_Coming())
+        for coming in self._coming:
+            if coming.task is None:
+                name = f"slice:{self._context.task_id}"
+                coming.task = self._tasks.create_task(self._obtain(coming), name=name)
 
-    async def _obtain(self) -> Slice | BridgeError:
+    async def _obtain(self, coming: _Coming) -> Slice | BridgeError:
         began = time.monotonic()
         try:
-            if self._granted is None:
-                self._granted = await self._ask()
-            found = await self._obtain_rows(self._granted)
+            if coming.grant is None:
+                async with self._asking:
+                    coming.grant = await self._ask()
+            found = await self._obtain_rows(coming.grant)
         except BridgeError as error:
             return error
-        except DiskFull as error:
-            return BridgeError(507, "full", error.message)
         except Refused as error:
             return BridgeError(502, error.code, f"slice of {self.dataset}: {error}")
         except (HyphaError, OSError) as error:
             return BridgeError(502, "source_failed", f"slice of {self.dataset}: {error}")
-        self._granted = None
+        self._fetch_s = _smoothed(self._fetch_s or math.inf, time.monotonic() - began)
         metrics().data_fetched(time.monotonic() - began)
         return found
 
     async def _obtain_rows(self, grant: SliceGrant) -> Slice:
+        """The granted rows as a file of the work directory. While the disk is full it waits for room: nothing is lost
+        by that, and the task goes on by itself."""
+        is_told = False
+        while True:
+            try:
+                return await self._place(grant)
+            except DiskFull as error:
+                if not is_told:
+                    is_told = True
+                    log.warning("slice.waits_for_room task=%s %s", self._context.task_id, error)
+                    text = f"task {self._context.task_id} waits for room: {error}"
+                    self._transfers.blocked(text, task=self._context.task_id, job=self._context.job_id)
+                await asyncio.sleep(FULL_WAIT_S)
+
+    async def _place(self, grant: SliceGrant) -> Slice:
         # The number keeps a later grant of the same slice from the file that is being read.
-        name = f"{self._number:06d}-{grant.index:06d}.safetensors"
+        self._number_of_file += 1
+        name = f"{self._number_of_file:06d}-{grant.index:06d}.safetensors"
         work_dir = self._context.work_dir
         target = folder(work_dir, FOLDER) / name
-        if (grant.start, grant.end) == (0, grant.rows):
-            await self._download(grant, target)
-            return Slice(grant, target, grant.size_bytes, grant.sha256)
-        whole, part = await asyncio.to_thread(_two_names, work_dir)
+        part = await asyncio.to_thread(new_name, work_dir)
+        cache = self._context.cache
         try:
-            await self._download(grant, whole)
-            size, sha256 = await asyncio.to_thread(cut_rows, whole, part, grant.start, grant.end)
+            async with cache.pinned(grant.sha256, grant.size_bytes, lambda path: self._download(grant, path)) as whole:
+                if (grant.start, grant.end) == (0, grant.rows):
+                    await asyncio.to_thread(copy_file, whole, part)
+                    size, sha256 = grant.size_bytes, grant.sha256
+                else:
+                    size, sha256 = await asyncio.to_thread(cut_rows, whole, part, grant.start, grant.end)
             await asyncio.to_thread(put, part, work_dir, target)
         finally:
-            await asyncio.to_thread(_remove, whole, part)
+            await asyncio.to_thread(part.unlink, missing_ok=True)
         return Slice(grant, target, size, sha256)
 
     async def _ask(self) -> SliceGrant:
@@ -201,10 +260,5 @@ class SliceFeed:
             )
 
 
-def _two_names(work_dir: Path) -> tuple[Path, Path]:
-    return new_name(work_dir), new_name(work_dir)
-
-
-def _remove(*paths: Path) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
+def _smoothed(before: float, value: float) -> float:
+    return value if math.isinf(before) else before + SMOOTHING * (value - before)

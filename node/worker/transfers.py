@@ -92,6 +92,10 @@ class Transfers:
             raise
         transfer.end("done")
 
+    def blocked(self, text: str, **fields: str) -> None:
+        """Tell that bytes wait for room on the disk."""
+        self._board.happened("disk.full", text, level="warning", **fields)
+
     def sweep(self, now: float) -> None:
         """Take transfers that ended ten seconds ago off the board."""
         for view_id, transfer in list(self._all.items()):

@@ -16,6 +16,7 @@ import pytest_asyncio
 from node.board import Board
 from node.errors import PeerUnreachable, Refused
 from node.network import bulk
+from node.network.cache import ContentCache
 from node.network.overlay import Overlay
 from node.wire import (
     Dispatch,
@@ -140,7 +141,9 @@ class Rig:
         dispatch = Dispatch(
             lease_id="l", job_id="job", task_id="t1", epoch=0, executor=ExecutorKind(class_="train"), task=task
         )
-        context = TaskContext("me", "scheduler", dispatch, tmp_path / "work", tmp_path / "log")
+        context = TaskContext(
+            "me", "scheduler", dispatch, tmp_path / "work", tmp_path / "log", ContentCache(tmp_path / "cache", 1 << 30)
+        )
         context.work_dir.mkdir()
         self.work_dir = context.work_dir
         self.task = TrainingTask(context, task, cast(Overlay, object()), Transfers(Board("me")), tmp_path / "s")

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from node.errors import PeerUnreachable, Refused
+from node.network.cache import ContentCache
 from node.network.overlay import Overlay
 from node.wire import Ack, Dispatch, ExecutorKind, InnerOptimizer, Measure, ModelSource, Plan, Progress, Span, TrainTask
 from node.worker import reports
@@ -57,7 +58,9 @@ class Rig:
         dispatch = Dispatch(
             lease_id="l", job_id="job", task_id="t1", epoch=0, executor=ExecutorKind(class_="train"), task=TASK
         )
-        context = TaskContext("me", "scheduler", dispatch, tmp_path, tmp_path / "log")
+        context = TaskContext(
+            "me", "scheduler", dispatch, tmp_path, tmp_path / "log", ContentCache(tmp_path / "cache", 1 << 30)
+        )
         self.moves = 0
         self.reports = Reports(context, cast(Overlay, self.scheduler), self.progress, self._moved)
 

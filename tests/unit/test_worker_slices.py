@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import io
 import json
@@ -17,6 +18,7 @@ import pytest_asyncio
 from node.board import Board
 from node.errors import PeerUnreachable
 from node.network import bulk
+from node.network.cache import ContentCache
 from node.network.overlay import Overlay
 from node.tensorfile import read_header, write_tensors
 from node.wire import (
@@ -31,13 +33,14 @@ from node.wire import (
     Sync,
     TrainTask,
 )
+from node.worker import slices as slices_module
 from node.worker.beneath import staging_of
 from node.worker.bridge import Bridge, Work
 from node.worker.context import TaskContext
 from node.worker.job_json import job_json
 from node.worker.references import BridgeError
 from node.worker.rows import Rows
-from node.worker.slices import SliceFeed
+from node.worker.slices import SliceFeed, depth
 from node.worker.training import TrainingTask
 from node.worker.transfers import Transfers
 
@@ -66,6 +69,8 @@ class Source:
         self.deaf_times = 0
         self.rows = (0, 10)
         self.content = b"x"
+        self.downloads = 0
+        self.holds: asyncio.Event | None = None
 
     async def call(self, peer_id: str, request: NextSlice, *, timeout_s: float) -> SliceGrant:
         """One grant."""
@@ -83,7 +88,7 @@ class Source:
             end=end,
             rows=10,
             name="s",
-            sha256="aa",
+            sha256=hashlib.sha256(self.content).hexdigest(),
             size_bytes=len(self.content),
             providers=["d"],
         )
@@ -97,6 +102,9 @@ class Source:
         if self.fail_times:
             self.fail_times -= 1
             raise PeerUnreachable("the data node is away")
+        self.downloads += 1
+        if self.holds is not None:
+            await self.holds.wait()
         target.write_bytes(self.content)
 
 
@@ -104,7 +112,9 @@ def context(tmp_path: Path) -> TaskContext:
     dispatch = Dispatch(
         lease_id="l", job_id="job", task_id="t1", epoch=0, executor=ExecutorKind(class_="train"), task=TASK, token="tok"
     )
-    return TaskContext("me", "scheduler", dispatch, tmp_path, tmp_path / "log", "tok")
+    return TaskContext(
+        "me", "scheduler", dispatch, tmp_path, tmp_path / "log", ContentCache(tmp_path / "cache", 1 << 30), "tok"
+    )
 
 
 @pytest_asyncio.fixture
@@ -112,6 +122,7 @@ async def feed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
     """A feed over a `Source`, and the folder its slices lie in."""
     source = Source()
     monkeypatch.setattr(bulk, "download", source.download)
+    monkeypatch.setattr(slices_module, "MOST_AHEAD", 1)
     async with asyncio.TaskGroup() as tasks:
         rows = Rows()
         made = SliceFeed(context(tmp_path), cast(Overlay, source), Transfers(Board("me")), "data", rows, tasks)
@@ -207,6 +218,68 @@ async def test_a_slice_that_has_not_the_rows_that_were_granted_is_an_error(
     source.content, source.rows = whole.read_bytes(), (3, 7)
     with pytest.raises(BridgeError, match="has 5 rows, not 3 to 7"):
         await slices.next()
+
+
+async def test_as_many_are_fetched_ahead_as_the_measured_times_ask_for() -> None:
+    assert [depth(fetch_s, 1.0) for fetch_s in (0.0, 0.2, 1.0, 1.1, 2.5, 60.0)] == [1, 1, 1, 2, 3, 4]
+    assert (depth(1.0, 0.0), depth(0.0, 0.0)) == (4, 1)
+
+
+async def test_slices_that_take_longer_to_fetch_than_to_use_come_in_order_several_at_once(
+    feed: tuple[Source, SliceFeed, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices_module, "depth", lambda fetch_s, use_s: 3)
+    source, slices, _ = feed
+    assert (await slices.next()).grant.index == 0
+    await settled(source, 4)
+    assert source.asked == [1, 2, 3, 4]
+    source.fail_times = 1
+    indexes = []
+    for _ in range(5):
+        try:
+            indexes.append((await slices.next()).grant.index)
+        except BridgeError:
+            indexes.append((await slices.next()).grant.index)
+    assert indexes == [1, 2, 3, 4, 5]
+
+
+async def test_two_tasks_that_want_one_slice_at_once_fetch_it_once(
+    feed: tuple[Source, SliceFeed, Path], tmp_path: Path
+) -> None:
+    source, slices, _ = feed
+    source.holds = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        its = dataclasses.replace(slices._context, work_dir=tmp_path / "other")
+        its.work_dir.mkdir()
+        other = SliceFeed(its, cast(Overlay, source), Transfers(Board("me")), "data", Rows(), tasks)
+        both = [asyncio.ensure_future(one.next()) for one in (slices, other)]
+        await settled(source, 2)
+        source.holds.set()
+        first, second = await asyncio.gather(*both)
+        other.close()
+    assert source.downloads == 1 and first.path != second.path
+    first.path.write_bytes(b"a task may do with its copy as it likes")
+    assert second.path.read_bytes() == source.content
+
+
+async def test_a_full_disk_is_told_once_and_the_task_goes_on_when_there_is_room(
+    feed: tuple[Source, SliceFeed, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices_module, "FULL_WAIT_S", 0.001)
+    source, slices, _ = feed
+    source.content = b"x" * 100
+    board, cache = slices._transfers._board, slices._context.cache
+    cache.limit_bytes = 50
+    waiting = asyncio.ensure_future(slices.next())
+    async with asyncio.timeout(5):
+        while not board.events():
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.02)
+    (event,) = board.events()
+    assert event.name == "disk.full" and str(cache.folder) in event.text
+    assert "needs 100 bytes, 50 are free" in event.text
+    cache.limit_bytes = 1000
+    assert (await waiting).path.read_bytes() == source.content
 
 
 async def test_the_job_s_description_has_the_contract_s_keys_and_no_secret(tmp_path: Path) -> None:

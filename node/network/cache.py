@@ -1,0 +1,205 @@
+"""Files by their SHA-256, kept for the next one who wants them, within a limit.
+
+Several nodes or processes may share a folder: files appear whole and verified under their digest, and whoever uses one
+holds a shared lock on it, which the kernel drops when the process dies. What nobody uses goes first, the longest unused
+before the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from node.errors import DiskFull
+
+STALE_PART_S: Final = 3600.0
+PIECE_BYTES: Final = 1 << 20
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+Fetch = Callable[[Path], Awaitable[None]]
+"""Writes the whole, verified file under the path that it is given, or raises."""
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: Path
+    size_bytes: int
+    used_at: float
+
+
+class ContentCache:
+    """A folder of files named by their digests. One loop uses it; `limit_bytes` is for all files, and so much as
+    `keep_free_bytes` is left free on the disk."""
+
+    def __init__(self, folder: Path, limit_bytes: int, keep_free_bytes: int = 0) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+        self._keep_free = keep_free_bytes
+        self._coming: dict[str, int] = {}
+        self._fetching: dict[str, asyncio.Lock] = {}
+        self._sound: dict[str, Stamp] = {}
+        self._room = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def pinned(self, sha256: str, size_bytes: int, fetch: Fetch) -> AsyncIterator[Path]:
+        """The file with this digest; it stays while the block runs. Fetched once, however many ask for it meanwhile.
+
+        Raises `DiskFull` where there is no room for it, and what `fetch` raises.
+        """
+        lock = self._fetching.setdefault(sha256, asyncio.Lock())
+        try:
+            async with lock:
+                while (held := await self._held(sha256, size_bytes)) is None:
+                    await self._fetch(sha256, size_bytes, fetch)
+        finally:
+            if not lock.locked():
+                self._fetching.pop(sha256, None)
+        try:
+            yield self.folder / sha256
+        finally:
+            os.close(held)
+
+    def has(self, sha256: str) -> bool:
+        """Whether a file is there; it may be gone the next moment."""
+        return (self.folder / sha256).exists()
+
+    async def _fetch(self, sha256: str, size_bytes: int, fetch: Fetch) -> None:
+        async with self._room:
+            await asyncio.to_thread(self._make_room, size_bytes)
+            self._coming[sha256] = size_bytes
+        path = self.folder / sha256
+        try:
+            await fetch(path)
+        finally:
+            del self._coming[sha256]
+        self._sound[sha256] = await asyncio.to_thread(_seal, path)
+
+    async def _held(self, sha256: str, size_bytes: int) -> int | None:
+        job = asyncio.ensure_future(asyncio.to_thread(self._hold, sha256, size_bytes))
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            job.add_done_callback(_let_go)
+            raise
+
+    def _hold(self, sha256: str, size_bytes: int) -> int | None:
+        """A descriptor with a shared lock on a sound file, or None where there is none."""
+        path = self.folder / sha256
+        try:
+            held = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(held, fcntl.LOCK_SH)
+            about = os.fstat(held)
+            is_present = about.st_nlink > 0 and about.st_size == size_bytes
+            if is_present and self._is_sound(sha256, held, about):
+                os.utime(held, ns=(time.time_ns(), about.st_mtime_ns))
+                return held
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+        except BaseException:
+            os.close(held)
+            raise
+        os.close(held)
+        return None
+
+    def _is_sound(self, sha256: str, held: int, about: os.stat_result) -> bool:
+        """Whether it has the content it is named by: read once by this process, and again when the file has changed."""
+        stamp = (about.st_ino, about.st_mtime_ns, about.st_size)
+        if self._sound.get(sha256) == stamp:
+            return True
+        digest = hashlib.sha256()
+        at = 0
+        while piece := os.pread(held, PIECE_BYTES, at):
+            digest.update(piece)
+            at += len(piece)
+        if digest.hexdigest() != sha256:
+            return False
+        self._sound[sha256] = stamp
+        return True
+
+    def _make_room(self, size_bytes: int) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        entries = self._entries()
+        used = sum(entry.size_bytes for entry in entries) + sum(self._coming.values())
+        free = shutil.disk_usage(self.folder).free - self._keep_free - sum(self._coming.values())
+        room = min(self.limit_bytes - used, free)
+        for entry in sorted(entries, key=lambda entry: entry.used_at):
+            if size_bytes <= room:
+                return
+            if _remove(entry.path):
+                self._sound.pop(entry.path.name, None)
+                room += entry.size_bytes
+        if size_bytes > room:
+            raise DiskFull(self.folder, size_bytes, max(0, room))
+
+    def _entries(self) -> list[_Entry]:
+        found = []
+        for entry in os.scandir(self.folder):
+            with contextlib.suppress(FileNotFoundError):
+                about = entry.stat(follow_symlinks=False)
+                if _DIGEST.fullmatch(entry.name):
+                    found.append(_Entry(Path(entry.path), about.st_size, about.st_atime))
+                elif entry.name.endswith(".part") and time.time() - about.st_mtime > STALE_PART_S:
+                    Path(entry.path).unlink(missing_ok=True)
+        return found
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """A copy that shares the blocks where the file system can; `target` must not exist. Raises `DiskFull`."""
+    with source.open("rb") as read:
+        size = os.fstat(read.fileno()).st_size
+        room = shutil.disk_usage(target.parent).free
+        if size > room:
+            raise DiskFull(target, size, room)
+        with target.open("xb") as write:
+            if not hasattr(os, "copy_file_range"):
+                shutil.copyfileobj(read, write, PIECE_BYTES)
+                return
+            at = 0
+            while at < size:
+                copied = os.copy_file_range(read.fileno(), write.fileno(), size - at, at, at)
+                if not copied:
+                    raise OSError(f"{source} was cut short while it was copied")
+                at += copied
+
+
+def _let_go(job: asyncio.Future[int | None]) -> None:
+    if not job.cancelled() and job.exception() is None and (held := job.result()) is not None:
+        os.close(held)
+
+
+def _seal(path: Path) -> Stamp:
+    path.chmod(0o400)
+    about = path.stat()
+    return about.st_ino, about.st_mtime_ns, about.st_size
+
+
+def _remove(path: Path) -> bool:
+    """Remove a file that nobody holds; whether it is gone."""
+    try:
+        held = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    finally:
+        os.close(held)
+    return True
