@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from node.errors import DatasetError
+from node.streaming.slicefile import SliceFile
+from node.tensorfile import read_header
 
 Batch = dict[str, torch.Tensor]
 
@@ -21,22 +22,15 @@ class Slice:
     def __init__(self, path: Path, input_names: Sequence[str], preprocessor: Any = None) -> None:
         self._label = path.name
         self._preprocessor = preprocessor
-        try:
-            self._file = cast("Any", safe_open(path, framework="pt"))
-        except (OSError, SafetensorError) as error:
-            raise DatasetError(f"slice {path.name} cannot be read: {error}") from error
-        names = set(self._file.keys())
+        names = read_header(path).tensors.keys()
         missing = sorted(set(input_names) - names - {"labels"})
         if missing and preprocessor is None:
             raise DatasetError(
                 f"slice {path.name} has no tensor {missing[0]}", hint=f"it has {', '.join(sorted(names))}"
             )
         wanted = names & (set(input_names) | {"labels"}) if input_names and preprocessor is None else names
-        self._columns = {name: self._file.get_slice(name) for name in sorted(wanted)}
-        rows = {name: (column.get_shape() or [0])[0] for name, column in self._columns.items()}
-        if not rows or len(set(rows.values())) != 1:
-            raise DatasetError(f"slice {path.name}: its tensors have different numbers of rows: {rows}")
-        self.rows: int = next(iter(rows.values()))
+        self._file = SliceFile(path, sorted(wanted))
+        self.rows = self._file.rows
 
     def batches(self, size: int) -> Iterator[tuple[int, int]]:
         """(first row, end) of the batches."""
@@ -64,7 +58,7 @@ class Slice:
 
     def read(self, start: int, end: int) -> Batch:
         """The model's inputs for these rows: integers as int64, anything else as float32."""
-        raw = {name: column[start:end] for name, column in self._columns.items()}
+        raw = {name: torch.from_numpy(column) for name, column in self._file.read(slice(start, end)).items()}
         if self._preprocessor is not None:
             raw = _preprocess(self._preprocessor, raw, self._label)
         return {

@@ -347,7 +347,7 @@ def _compact(rows: Ids) -> Ids | slice:
 def _chunks(part: SliceFile, rows: Ids) -> Iterator[Ids | slice]:
     """The rows as they are read: all at once where that costs no copy, else by pieces of bounded size."""
     whole = _compact(rows)
-    if isinstance(whole, slice) and not part.is_widened:
+    if isinstance(whole, slice) and part.is_viewed:
         yield whole
         return
     step = max(1, CHUNK_BYTES // part.row_bytes)

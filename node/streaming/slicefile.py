@@ -49,7 +49,12 @@ class SliceFile:
             self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
         self._columns = {name: self._column(info, header.data_start) for name, info in infos.items()}
         self.row_bytes = max(1, sum(info.end - info.start for info in infos.values()) // max(1, self.rows))
-        self.is_widened = frozenset(name for name, info in infos.items() if info.dtype == "BF16")
+        self._bfloat16 = frozenset(name for name, info in infos.items() if info.dtype == "BF16")
+
+    @property
+    def is_viewed(self) -> bool:
+        """Whether reading a slice of rows copies nothing."""
+        return not self._bfloat16
 
     @property
     def columns(self) -> list[str]:
@@ -58,10 +63,10 @@ class SliceFile:
 
     def read(self, rows: slice | NDArray[np.int64]) -> Columns:
         """These rows of every column: views of the file for a slice, copies for a list of rows."""
-        found = {name: column[rows] for name, column in self._columns.items()}
-        for name in self.is_widened:
-            found[name] = widened(found[name])
-        return found
+        return {
+            name: widened(column[rows]) if name in self._bfloat16 else column[rows]
+            for name, column in self._columns.items()
+        }
 
     def _column(self, info: TensorInfo, data_start: int) -> Array:
         dtype = np.dtype(DTYPES[info.dtype])
