@@ -31,11 +31,15 @@ VERIFY_ATTEMPTS = 3
 Report = Callable[[int], None]
 
 
-class Opener(Protocol):
-    """What bulk needs of the overlay."""
+class Connecting(Protocol):
+    """What a download needs of the overlay."""
 
     async def connect(self, peer_id: str) -> ssl.SSLSocket:
         """A connection to a peer for a thread to use: it is the peer, and nothing has been sent on it."""
+
+
+class Opener(Connecting, Protocol):
+    """What other transfers need of the overlay, too."""
 
     def open(
         self,
@@ -54,7 +58,7 @@ class Opener(Protocol):
 
 
 async def download(
-    overlay: Opener,
+    overlay: Connecting,
     peers: Sequence[str],
     path: str,
     target: Path,
@@ -127,7 +131,7 @@ class _Fetch:
 
     def __init__(
         self,
-        overlay: Opener,
+        overlay: Connecting,
         path: str,
         part: PartFile,
         sha256: str,

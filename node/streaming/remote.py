@@ -1,0 +1,186 @@
+"""Slices of data nodes, for a program that is no node itself: over mutual TLS, verified, into a cache of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import socket
+import ssl
+import threading
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from node.addresses import Address, parse
+from node.errors import DatasetError, PeerError, PeerUnreachable, PeerUntrusted
+from node.identity.credentials import Identity, load_identity
+from node.network import bulk
+from node.network.addressbook import AddressBook
+from node.network.cache import ContentCache
+from node.network.client import CONNECT_S
+from node.network.connecting import Connector, translated
+from node.network.stream import Stream
+from node.streaming.source import MANIFEST_MOST_BYTES, read_manifest
+
+STALL_S: Final = 30.0
+CACHE_BYTES: Final = 20 * 10**9
+KEEP_FREE_BYTES: Final = 10**9
+
+T = TypeVar("T")
+
+
+class RemoteSource:
+    """The slices of a dataset at one data node or several that have the same one.
+
+    `cert`, `key` and `trust` are those of a node of the cluster (`hypha-node cert node NAME`). `digest`: the manifest's
+    SHA-256, if only that version will do. A slice is asked of every address until one delivers it, and goes on at the
+    byte where a connection broke. Several processes may share a cache folder. Raises `HyphaError`.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        addresses: Sequence[str],
+        *,
+        cert: Path,
+        key: Path,
+        trust: Path,
+        cache: Path,
+        cache_bytes: int = CACHE_BYTES,
+        digest: str = "",
+    ) -> None:
+        self._path = f"/bulk/datasets/{quote(dataset, safe='')}"
+        self._identity = load_identity(cert, key, trust)
+        self._cache = ContentCache(cache, cache_bytes, KEEP_FREE_BYTES)
+        self._pins: dict[int, list[AsyncExitStack]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="remote-source", daemon=True)
+        self._thread.start()
+        try:
+            book, self._peers, content = self._run(self._greet(dataset, [parse(one) for one in addresses], digest))
+        except BaseException:
+            self.close()
+            raise
+        self._opener = _Opener(Connector(self._identity, book))
+        self._infos = read_manifest(content, f"the manifest of {dataset}").slices
+        self.digest = hashlib.sha256(content).hexdigest()
+        self.rows: Sequence[int] = [info.rows for info in self._infos]
+
+    def open(self, index: int) -> Path:
+        """The slice's file, which stays until it is released as often as it was opened."""
+        return self._run(self._open(index))
+
+    def is_here(self, index: int) -> bool:
+        """Whether the slice is in the cache."""
+        return self._cache.has(self._infos[index].sha256)
+
+    def release(self, index: int) -> None:
+        """The slice may leave the cache."""
+        with contextlib.suppress(RuntimeError):
+            asyncio.run_coroutine_threadsafe(self._release(index), self._loop)
+
+    def close(self) -> None:
+        """Break off what is under way and let go of the cache."""
+        if self._thread.is_alive():
+            self._run(self._end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _open(self, index: int) -> Path:
+        info = self._infos[index]
+
+        async def fetch(path: Path) -> None:
+            await bulk.download(
+                self._opener,
+                self._peers,
+                f"{self._path}/slices/{index}",
+                path,
+                sha256=info.sha256,
+                size_bytes=info.size_bytes,
+                durable=False,
+            )
+
+        async with AsyncExitStack() as stack:
+            path = await stack.enter_async_context(self._cache.pinned(info.sha256, info.size_bytes, fetch))
+            self._pins.setdefault(index, []).append(stack.pop_all())
+        return path
+
+    async def _release(self, index: int) -> None:
+        if self._pins.get(index):
+            await self._pins[index].pop().aclose()
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for stack in (stack for pins in self._pins.values() for stack in pins):
+            await stack.aclose()
+        self._pins.clear()
+
+    async def _greet(self, dataset: str, addresses: list[Address], digest: str) -> tuple[AddressBook, list[str], bytes]:
+        """Who answers at the addresses, and the manifest of the first that has the dataset (and the version)."""
+        book = AddressBook()
+        peers: list[str] = []
+        found: bytes | None = None
+        problem: PeerError = PeerUnreachable("no address of a data node was given")
+        for address in addresses:
+            try:
+                peer_id, content = await asyncio.to_thread(self._manifest, address)
+            except PeerError as error:
+                problem = error
+                continue
+            its_digest = hashlib.sha256(content).hexdigest()
+            if its_digest == (digest or hashlib.sha256(found if found is not None else content).hexdigest()):
+                found = content
+                book.dialled(peer_id, address.pinned(peer_id))
+                peers.append(peer_id)
+        if found is None and digest:
+            raise DatasetError(f"nobody has the version {digest[:12]} of {dataset}", hint=str(problem))
+        if found is None:
+            raise problem
+        return book, peers, found
+
+    def _manifest(self, address: Address) -> tuple[str, bytes]:
+        connection, peer_id = _connect(self._identity, address)
+        stream = Stream(connection, peer_id, STALL_S)
+        try:
+            answer = stream.ask(f"{self._path}/manifest", {})
+            with translated(peer_id):
+                return peer_id, answer.read(MANIFEST_MOST_BYTES)
+        finally:
+            stream.close()
+
+
+class _Opener:
+    """What transfers need of an overlay: connections."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+
+    async def connect(self, peer_id: str) -> ssl.SSLSocket:
+        return await self._connector.connect(peer_id)
+
+
+def _connect(identity: Identity, address: Address) -> tuple[ssl.SSLSocket, str]:
+    """A connection to whichever node of the cluster answers there, or to the one that the address names."""
+    shown = str(address)
+    with translated(shown):
+        raw = socket.create_connection((address.host, address.port), timeout=CONNECT_S)
+        try:
+            connection = identity.client_context().wrap_socket(raw)
+        except BaseException:
+            raw.close()
+            raise
+    caller = identity.trust.caller_of(connection.getpeercert(True) or b"")
+    if caller.is_operator or address.peer_id not in (None, caller.peer_id):
+        connection.close()
+        raise PeerUntrusted(f"{caller.name} ({caller.peer_id}) answers at {shown}", hint="check the address")
+    return connection, caller.peer_id
