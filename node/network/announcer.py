@@ -59,6 +59,7 @@ class Announcer:
         self._again = asyncio.Event()
         self._places: list[listeners.Place] = []
         self._resources: tuple[Resources | None, Resources | None] = (None, None)
+        self._offer: tuple[list[str], float | None, float, str] = ([], None, 0.0, "")
         self._provided: dict[str, ProviderRecord] = {}
         knowledge.on_own = self._meet_earlier_life
 
@@ -144,6 +145,11 @@ class Announcer:
         self._resources = (total, free)
         self._show()
 
+    def offer(self, executors: list[str], price: float, floor: float, gpu_name: str) -> None:
+        """What this node's worker runs, on which GPUs, and what it asks, for whoever looks."""
+        self._offer = (executors, price, floor, gpu_name)
+        self._show()
+
     def _announce(self) -> None:
         self._announced_at = time.monotonic()
         self._knowledge.add_own(self._record())
@@ -171,6 +177,7 @@ class Announcer:
 
     def _show(self) -> None:
         total, free = self._resources
+        executors, price, floor, gpu_name = self._offer
         self._board.put(
             PeerView(
                 id=self._identity.peer_id,
@@ -184,6 +191,10 @@ class Announcer:
                 free=free,
                 certificate_days=self._identity.days_left,
                 uptime_s=time.monotonic() - self._started_at,
+                executors=executors,
+                price=price,
+                floor=floor,
+                gpu_name=gpu_name,
             )
         )
 

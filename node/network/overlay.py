@@ -288,6 +288,10 @@ class Overlay:
         """What this node has and what of it is free, for whoever looks."""
         self._announcer.describe(total, free)
 
+    def offer(self, executors: list[str], price: float, floor: float, gpu_name: str) -> None:
+        """What this node's worker runs (`class/name`), on which GPUs, and what it asks an hour, for whoever looks."""
+        self._announcer.offer(executors, price, floor, gpu_name)
+
     async def provide(self, dataset: str, digest: str, slices: int, rows: int, size_bytes: int) -> None:
         """Tell the cluster that this node serves a dataset, and go on telling it."""
         self._announcer.provide(dataset, digest, slices, rows, size_bytes)

@@ -23,7 +23,7 @@ BATCH_BYTES = 2 << 20
 READ_AHEAD_BYTES = 4 << 20
 STALL_S = 30.0
 STALL_BYTES = 32 << 10
-"""An upload that moves less than this in `STALL_S` counts as stalled."""
+"""A transfer that moves less than this in `STALL_S` counts as stalled."""
 
 
 async def send_file(
@@ -134,13 +134,27 @@ async def _take(content: aiohttp.StreamReader, part: PartFile, size_bytes: int, 
 
 
 async def _write(request: web.Request, response: web.StreamResponse, piece: bytes, stall_s: float) -> None:
+    """Send a piece; the peer is cut off once it takes less than `STALL_BYTES` in `stall_s`."""
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the peer has gone")
+    left = transport.get_write_buffer_size() + len(piece)
     try:
         async with asyncio.timeout(stall_s):
             await response.write(piece)
+        return
     except TimeoutError:
-        if request.transport is not None:
-            request.transport.abort()
-        raise ConnectionResetError(f"the peer took nothing for {stall_s:g} s") from None
+        pass
+    while (now_left := transport.get_write_buffer_size()) <= left - STALL_BYTES:
+        left = now_left
+        try:
+            async with asyncio.timeout(stall_s):
+                await request.writer.drain()
+            return
+        except TimeoutError:
+            continue
+    transport.abort()
+    raise ConnectionResetError(f"the peer took nothing for {stall_s:g} s")
 
 
 def _refusal(status: int, code: str, detail: str, headers: dict[str, str]) -> web.Response:

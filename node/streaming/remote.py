@@ -174,6 +174,7 @@ def _connect(identity: Identity, address: Address) -> tuple[ssl.SSLSocket, str]:
     shown = str(address)
     with translated(shown):
         raw = socket.create_connection((address.host, address.port), timeout=CONNECT_S)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             connection = identity.client_context().wrap_socket(raw)
         except BaseException:
