@@ -65,6 +65,14 @@ class CacheConfig(Strict, frozen=True):
     keep_free: float = 1.0
 
 
+class FetchConfig(Strict, frozen=True):
+    """What a worker fetches from the web for its tasks: from which hosts (`*.example.org` for all below), and whether
+    also from addresses that are not of the public net."""
+
+    hosts: list[str] = msgspec.field(default_factory=lambda: ["huggingface.co", "*.huggingface.co", "*.hf.co"])
+    private: bool = False
+
+
 class ExportsConfig(Strict, frozen=True):
     """Where a scheduler writes the metrics of its jobs: folders, a tracking URI, a project. Keys come from the
     environment alone."""
@@ -114,6 +122,7 @@ class _Settings(Strict, frozen=True):
     offer: OfferConfig = OfferConfig()
     executors: list[ExecutorConfig] = []
     cache: CacheConfig = CacheConfig()
+    fetch: FetchConfig = FetchConfig()
     job_code: JobCode | None = None
     status_bridge: str = ""
     exports: ExportsConfig = ExportsConfig()

@@ -29,6 +29,7 @@ import psutil
 from node.errors import DiskFull
 
 STALE_PART_S: Final = 3600.0
+STALE_S: Final = 30 * 86_400.0
 PIECE_BYTES: Final = 1 << 20
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -53,7 +54,7 @@ class ContentCache:
         self._keep_free = keep_free_bytes
         self._coming: dict[str, int] = {}
         self._fetching: dict[str, asyncio.Lock] = {}
-        self._room = asyncio.Lock()
+        self._making_room = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def pinned(self, sha256: str, size_bytes: int, fetch: Fetch) -> AsyncIterator[Path]:
@@ -78,15 +79,29 @@ class ContentCache:
         """Whether a file is there; it may be gone the next moment."""
         return (self.folder / sha256).exists()
 
-    async def _fetch(self, sha256: str, size_bytes: int, fetch: Fetch) -> None:
-        async with self._room:
+    @contextlib.asynccontextmanager
+    async def room(self, name: str, size_bytes: int) -> AsyncIterator[None]:
+        """Room for so many bytes of the file `name` while the block runs. Raises `DiskFull`."""
+        async with self._making_room:
             await asyncio.to_thread(self._make_room, size_bytes)
-            self._coming[sha256] = size_bytes
-        path = self.folder / sha256
+            self._coming[name] = size_bytes
         try:
-            await fetch(path)
+            yield
         finally:
-            del self._coming[sha256]
+            del self._coming[name]
+
+    async def adopt(self, sha256: str, path: Path) -> None:
+        """Take a file of the folder in, whose digest this is. Raises `DiskFull` where the limit leaves it no room."""
+        size_bytes = (await asyncio.to_thread(path.stat)).st_size
+        async with self._making_room:
+            await asyncio.to_thread(self._make_room, size_bytes, is_on_disk=True)
+            await asyncio.to_thread(path.replace, self.folder / sha256)
+        await asyncio.to_thread(_seal, self.folder / sha256, sha256)
+
+    async def _fetch(self, sha256: str, size_bytes: int, fetch: Fetch) -> None:
+        path = self.folder / sha256
+        async with self.room(sha256, size_bytes):
+            await fetch(path)
         await asyncio.to_thread(_seal, path, sha256)
 
     async def _held(self, sha256: str, size_bytes: int) -> int | None:
@@ -119,12 +134,12 @@ class ContentCache:
         os.close(held)
         return None
 
-    def _make_room(self, size_bytes: int) -> None:
+    def _make_room(self, size_bytes: int, *, is_on_disk: bool = False) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         entries = self._entries()
         used = sum(entry.size_bytes for entry in entries) + sum(self._coming.values())
         free = shutil.disk_usage(self.folder).free - self._keep_free - sum(self._coming.values())
-        room = min(self.limit_bytes - used, free)
+        room = self.limit_bytes - used if is_on_disk else min(self.limit_bytes - used, free)
         for entry in sorted(entries, key=lambda entry: entry.used_at):
             if size_bytes <= room:
                 return
@@ -140,7 +155,7 @@ class ContentCache:
                 about = entry.stat(follow_symlinks=False)
                 if _DIGEST.fullmatch(entry.name):
                     found.append(_Entry(Path(entry.path), about.st_size, about.st_atime))
-                elif entry.name.endswith(".part") and time.time() - about.st_mtime > STALE_PART_S:
+                elif time.time() - about.st_mtime > (STALE_PART_S if entry.name.endswith(".part") else STALE_S):
                     Path(entry.path).unlink(missing_ok=True)
         return found
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from node.errors import Refused
 from node.network.cache import ContentCache
 from node.wire import Dispatch
+from node.worker.web import Web
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -23,6 +24,7 @@ class TaskContext:
     work_dir: Path
     log_path: Path
     cache: ContentCache
+    web: Web
     token: str = field(default="", repr=False)
 
     @property

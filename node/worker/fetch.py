@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from node.errors import DiskFull, HyphaError, PeerError, PeerUnreachable, Refused
+from node.errors import HyphaError, PeerError, PeerUnreachable, Refused
 from node.network import bulk
 from node.network.cache import copy_file
 from node.wire import Manifest, SliceInfo, TrainTask
@@ -31,9 +31,9 @@ from node.worker.references import (
     folder,
     inside,
 )
+from node.worker.room import when_there_is_room
 from node.worker.slices import SliceFeed, manifest_path, slice_path
 from node.worker.transfers import Transfers
-from node.worker.web import Web
 
 if TYPE_CHECKING:
     from node.network.overlay import Overlay
@@ -56,13 +56,11 @@ class Fetcher:
         tasks: asyncio.TaskGroup,
         *,
         feed: SliceFeed | None = None,
-        web: Web | None = None,
     ) -> None:
         self._context = context
         self._overlay = overlay
         self._transfers = transfers
         self._tasks = tasks
-        self._web = web or Web()
         self._feed = feed
         self._validation: list[Entry] | None = None
         self._lock = asyncio.Lock()
@@ -70,14 +68,14 @@ class Fetcher:
 
     async def fetch(self, reference: Reference, out_dir: str) -> list[Entry]:
         """One entry for each file, in the order asked for. Raises `BridgeError`."""
-        return await self.translated(self._fetch(reference, out_dir))
+        return await self.translated(
+            when_there_is_room(self._context, self._transfers, self._fetch, reference, out_dir)
+        )
 
     async def translated(self, work: Awaitable[list[Entry]]) -> list[Entry]:
         """The outcome of `work`, with whatever goes wrong as the `BridgeError` that an executor is to see."""
         try:
             return await work
-        except DiskFull as error:
-            raise BridgeError(507, "full", error.message) from error
         except Refused as error:
             status = {"unknown": 404, "denied": 403, "full": 507}.get(error.code, 502)
             raise BridgeError(status, error.code, str(error)) from error
@@ -115,7 +113,7 @@ class Fetcher:
             with self._transfers.show(
                 "artifact", f"{files.repository}/{name}", self._context.job_id, "huggingface", self._context.peer_id, 0
             ) as transfer:
-                got = await self._web.hub_file(files, name, token, staged, transfer)
+                got = await self._context.web.hub_file(files, name, token, staged, transfer)
             await asyncio.to_thread(put, staged, self._context.work_dir, target)
             entries.append(self._entry(target, got.size_bytes, got.sha256, "huggingface"))
         return entries
@@ -148,7 +146,7 @@ class Fetcher:
         host = urlsplit(reference.value).hostname or ""
         with self._transfers.show("artifact", name, self._context.job_id, host, self._context.peer_id, 0) as transfer:
             staged = await asyncio.to_thread(new_name, self._context.work_dir)
-            got = await self._web.uri(reference.value, staged, transfer)
+            got = await self._context.web.uri(reference.value, staged, transfer)
         await asyncio.to_thread(put, staged, self._context.work_dir, target)
         return self._entry(target, got.size_bytes, got.sha256, "uri")
 

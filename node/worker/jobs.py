@@ -37,6 +37,7 @@ from node.worker.sockets import Sockets
 from node.worker.statuses import Statuses
 from node.worker.training import Outcome, TrainingTask
 from node.worker.transfers import Transfers
+from node.worker.web import Web
 
 if TYPE_CHECKING:
     from node.config import ExecutorConfig, NodeConfig
@@ -91,6 +92,7 @@ class Jobs:
         self._cache = ContentCache(
             config.jobs_dir / CACHE, int(config.cache.size * GB), keep_free_bytes=int(config.cache.keep_free * GB)
         )
+        self._web = Web(self._cache, config.fetch)
 
     async def prepare(self) -> None:
         """Clear away what an earlier life of this node left."""
@@ -129,6 +131,7 @@ class Jobs:
             work_dir=(self._config.jobs_dir / f"hypha-{task_id}").resolve(),
             log_path=self._logs / f"{task_id}.log",
             cache=self._cache,
+            web=self._web,
             token=dispatch.token,
         )
         socket_path = self._sockets.next()

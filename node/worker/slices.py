@@ -8,7 +8,6 @@ what another has fetched; an executor gets a copy, which it may do with as it li
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections import deque
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
-from node.errors import DiskFull, HyphaError, PeerError, Refused
+from node.errors import HyphaError, PeerError, Refused
 from node.network import bulk
 from node.network.cache import copy_file
 from node.telemetry import metrics
@@ -27,6 +26,7 @@ from node.worker.beneath import new_name, put
 from node.worker.context import TaskContext
 from node.worker.references import ARTIFACTS, BridgeError, folder
 from node.worker.retrying import new_backoff
+from node.worker.room import when_there_is_room
 from node.worker.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -36,10 +36,7 @@ FOLDER = f"{ARTIFACTS}/slices"
 MAX_WAIT_S = 5.0
 CALL_S = 10.0
 MOST_AHEAD = 4
-FULL_WAIT_S = 5.0
 SMOOTHING = 0.3
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +161,7 @@ class SliceFeed:
             if coming.grant is None:
                 async with self._asking:
                     coming.grant = await self._ask()
-            found = await self._obtain_rows(coming.grant)
+            found = await when_there_is_room(self._context, self._transfers, self._obtain_rows, coming.grant)
         except BridgeError as error:
             return error
         except Refused as error:
@@ -176,21 +173,6 @@ class SliceFeed:
         return found
 
     async def _obtain_rows(self, grant: SliceGrant) -> Slice:
-        """The granted rows as a file of the work directory. While the disk is full it waits for room: nothing is lost
-        by that, and the task goes on by itself."""
-        is_told = False
-        while True:
-            try:
-                return await self._place(grant)
-            except DiskFull as error:
-                if not is_told:
-                    is_told = True
-                    log.warning("slice.waits_for_room task=%s %s", self._context.task_id, error)
-                    text = f"task {self._context.task_id} waits for room: {error}"
-                    self._transfers.blocked(text, task=self._context.task_id, job=self._context.job_id)
-                await asyncio.sleep(FULL_WAIT_S)
-
-    async def _place(self, grant: SliceGrant) -> Slice:
         # The number keeps a later grant of the same slice from the file that is being read.
         self._number_of_file += 1
         name = f"{self._number_of_file:06d}-{grant.index:06d}.safetensors"

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from node.board import Board
+from node.config import FetchConfig
 from node.errors import PeerUnreachable, Refused
 from node.network import bulk
 from node.network.cache import ContentCache
@@ -39,6 +40,7 @@ from node.worker.training import TrainingTask
 from node.worker.transfers import Transfers
 from node.worker.uplink import Uplink
 from node.worker.versions import Version
+from node.worker.web import Web
 
 pytestmark = pytest.mark.asyncio
 
@@ -141,9 +143,9 @@ class Rig:
         dispatch = Dispatch(
             lease_id="l", job_id="job", task_id="t1", epoch=0, executor=ExecutorKind(class_="train"), task=task
         )
-        context = TaskContext(
-            "me", "scheduler", dispatch, tmp_path / "work", tmp_path / "log", ContentCache(tmp_path / "cache", 1 << 30)
-        )
+        cache = ContentCache(tmp_path / "cache", 1 << 30)
+        web = Web(cache, FetchConfig())
+        context = TaskContext("me", "scheduler", dispatch, tmp_path / "work", tmp_path / "log", cache, web)
         context.work_dir.mkdir()
         self.work_dir = context.work_dir
         self.task = TrainingTask(context, task, cast(Overlay, object()), Transfers(Board("me")), tmp_path / "s")

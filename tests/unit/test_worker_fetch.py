@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import ipaddress
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -13,6 +15,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from node.board import Board
+from node.config import FetchConfig
+from node.errors import DiskFull
+from node.network.cache import ContentCache
 from node.worker import web as worker_web
 from node.worker.references import (
     BridgeError,
@@ -41,6 +46,9 @@ class Hub:
         self.cut_times = 0
         self.tokens: list[str | None] = []
         self.other = ""
+        self.body = BODY
+        self.cut_after = 1000
+        self.ranges: list[str] = []
 
     async def resolve(self, request: web.Request) -> web.StreamResponse:
         """A file, or trouble."""
@@ -55,16 +63,26 @@ class Hub:
         if self.fail_times:
             self.fail_times -= 1
             raise web.HTTPServiceUnavailable
-        response = web.StreamResponse()
-        response.content_length = len(BODY)
+        self.ranges.append(request.headers.get("Range", ""))
+        tag = f'"{hashlib.md5(self.body, usedforsecurity=False).hexdigest()}"'
+        if request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304)
+        start = 0
+        if request.headers.get("If-Range") == tag:
+            start = int(request.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+        response = web.StreamResponse(status=206 if start else 200, headers={"ETag": tag})
+        if start:
+            response.headers["Content-Range"] = f"bytes {start}-{len(self.body) - 1}/{len(self.body)}"
+        response.content_length = len(self.body) - start
         await response.prepare(request)
         if self.cut_times:
             self.cut_times -= 1
-            await response.write(BODY[:1000])
+            await response.write(self.body[start : start + self.cut_after])
+            await asyncio.sleep(0.01)
             assert request.transport is not None
             request.transport.abort()
             return response
-        await response.write(BODY)
+        await response.write(self.body[start:])
         return response
 
 
@@ -85,6 +103,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.worker.retrying.FIRST_S", 0.001)
 
 
+def web_of(folder: Path, endpoint: str | None = None, *, hosts: tuple[str, ...] = ("*",), **more: Any) -> Web:
+    """Downloads of a worker with a cache in `folder`."""
+    private = more.pop("private", False)
+    cache = ContentCache(folder / "cache", more.pop("limit_bytes", 1 << 30))
+    return Web(cache, FetchConfig(hosts=list(hosts), private=private), endpoint, **more)
+
+
 def transfer() -> Transfer:
     return Transfer(Board("me"), "artifact", "x", "job", "hub", "me", 0)
 
@@ -95,7 +120,7 @@ async def test_a_hub_file_survives_errors_and_cuts(hub: tuple[Hub, str], tmp_pat
     made, address = hub
     made.fail_times, made.cut_times = 1, 2
     target = tmp_path / "model.safetensors"
-    got = await Web(address).hub_file(FILES, "model.safetensors", "tok", target, transfer())
+    got = await web_of(tmp_path, address).hub_file(FILES, "model.safetensors", "tok", target, transfer())
     assert target.read_bytes() == BODY
     assert got == worker_web.Got(len(BODY), hashlib.sha256(BODY).hexdigest())
     assert made.tokens == ["Bearer tok"] * 4
@@ -104,11 +129,78 @@ async def test_a_hub_file_survives_errors_and_cuts(hub: tuple[Hub, str], tmp_pat
 @pytest.mark.asyncio
 async def test_a_source_that_keeps_failing_is_502_and_leaves_nothing(hub: tuple[Hub, str], tmp_path: Path) -> None:
     made, address = hub
-    made.cut_times = 100
+    made.cut_times, made.cut_after = 100, 0
     with pytest.raises(BridgeError) as told:
-        await Web(address).hub_file(FILES, "model.safetensors", "", tmp_path / "m", transfer())
+        await web_of(tmp_path, address).hub_file(FILES, "model.safetensors", "", tmp_path / "m", transfer())
     assert told.value.status == 502
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("[!c]*")) == []
+
+
+@pytest.mark.asyncio
+async def test_a_download_goes_on_where_it_was_cut_also_after_a_restart(hub: tuple[Hub, str], tmp_path: Path) -> None:
+    made, address = hub
+    made.cut_times, made.cut_after = 100, 0
+    with pytest.raises(BridgeError, match="owner/model"):
+        await web_of(tmp_path, address).hub_file(FILES, "model.safetensors", "", tmp_path / "m", transfer())
+    made.cut_times, made.cut_after = 1, 300_000
+    shown = transfer()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.TaskGroup() as tasks:
+            work = tasks.create_task(
+                web_of(tmp_path, address).hub_file(FILES, "model.safetensors", "", tmp_path / "m", shown)
+            )
+            while shown._done < 300_000:
+                await asyncio.sleep(0.001)
+            work.cancel()
+            await work
+    made.ranges.clear()
+    got = await web_of(tmp_path, address).hub_file(FILES, "model.safetensors", "", tmp_path / "m", transfer())
+    assert made.ranges == ["bytes=300000-"]
+    assert (tmp_path / "m").read_bytes() == BODY and got.sha256 == hashlib.sha256(BODY).hexdigest()
+
+
+@pytest.mark.asyncio
+async def test_what_is_here_is_asked_for_by_its_tag_and_what_has_changed_is_fetched_anew(
+    hub: tuple[Hub, str], tmp_path: Path
+) -> None:
+    made, address = hub
+
+    async def fetch(name: str, token: str = "") -> bytes:
+        await web_of(tmp_path, address).hub_file(FILES, "model.safetensors", token, tmp_path / name, transfer())
+        return (tmp_path / name).read_bytes()
+
+    assert await fetch("a", "tok") == await fetch("b") == BODY
+    assert made.tokens == ["Bearer tok", None], "whether a task may have it, the hub decides each time"
+    made.body = BODY[:7000]
+    assert await fetch("c") == BODY[:7000]
+    made.cut_times, made.body = 1, BODY[::-1]
+    shown = transfer()
+    assert await fetch("d") == BODY[::-1]
+    assert shown.ended_at is None
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_the_cache_has_no_room_for_is_told_with_path_need_and_room(
+    hub: tuple[Hub, str], tmp_path: Path
+) -> None:
+    _, address = hub
+    small = web_of(tmp_path, address, limit_bytes=1000)
+    with pytest.raises(DiskFull, match=r"cache: it needs 700,000 bytes, 1,000 are free"):
+        await small.hub_file(FILES, "model.safetensors", "", tmp_path / "m", transfer())
+
+
+@pytest.mark.asyncio
+async def test_only_hosts_that_the_owner_allows_are_asked(hub: tuple[Hub, str], tmp_path: Path) -> None:
+    """H55: default deny."""
+    made, address = hub
+    url = f"{address}/owner/model/resolve/main/x.bin"
+    for hosts in ((), ("*.hf.co",), ("127.0.0.2",)):
+        with pytest.raises(BridgeError, match=r"nothing from 127.0.0.1; its owner can add it to \[fetch\]"):
+            await web_of(tmp_path, hosts=hosts, private=True).uri(url, tmp_path / "x", transfer())
+    moved = url.replace("x.bin", "moved.safetensors")
+    with pytest.raises(BridgeError, match="fetches nothing from localhost"):
+        await web_of(tmp_path, hosts=("127.0.0.1",), private=True).uri(moved, tmp_path / "x", transfer())
+    assert len(made.tokens) == 1
 
 
 @pytest.mark.asyncio
@@ -118,7 +210,7 @@ async def test_what_will_not_get_better_is_told_at_once(
 ) -> None:
     made, address = hub
     with pytest.raises(BridgeError) as told:
-        await Web(address).hub_file(FILES, name, "", tmp_path / "m", transfer())
+        await web_of(tmp_path, address).hub_file(FILES, name, "", tmp_path / "m", transfer())
     assert told.value.status == status
     assert len(made.tokens) == 1
 
@@ -127,7 +219,8 @@ async def test_what_will_not_get_better_is_told_at_once(
 async def test_a_token_does_not_follow_a_redirect_to_another_host(hub: tuple[Hub, str], tmp_path: Path) -> None:
     """H32: a secret goes to the owner's hub alone."""
     made, address = hub
-    await Web(address).hub_file(FILES, "moved.safetensors", "tok", tmp_path / "m", transfer())
+    own = web_of(tmp_path, address, private=True)
+    await own.hub_file(FILES, "moved.safetensors", "tok", tmp_path / "m", transfer())
     assert made.tokens == ["Bearer tok", None]
 
 
@@ -138,10 +231,10 @@ async def test_a_private_address_is_refused_and_a_permitted_one_fetched(hub: tup
     url = f"{address}/owner/model/resolve/main/x.bin"
     for bad in (url, url.replace("127.0.0.1", "localhost")):
         with pytest.raises(BridgeError) as told:
-            await Web().uri(bad, tmp_path / "x", transfer())
-        assert (told.value.status, told.value.code) == (400, "invalid_reference")
+            await web_of(tmp_path).uri(bad, tmp_path / "x", transfer())
+        assert (told.value.status, told.value.code) == (403, "denied")
     assert made.tokens == []
-    await Web(is_allowed=lambda _: True).uri(url, tmp_path / "x", transfer())
+    await web_of(tmp_path, private=True).uri(url, tmp_path / "x", transfer())
     assert (tmp_path / "x").read_bytes() == BODY
 
 
@@ -157,7 +250,7 @@ async def test_a_redirect_into_the_private_net_is_refused(hub: tuple[Hub, str], 
         return len(seen) == 1
 
     with pytest.raises(BridgeError, match="not of the public net"):
-        await Web(is_allowed=only_first).uri(url, tmp_path / "x", transfer())
+        await web_of(tmp_path, is_allowed=only_first).uri(url, tmp_path / "x", transfer())
     assert len(made.tokens) == 1
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from node.config import FetchConfig
 from node.errors import PeerUnreachable, Refused
 from node.network.cache import ContentCache
 from node.network.overlay import Overlay
@@ -16,6 +17,7 @@ from node.worker import reports
 from node.worker.bridge_state import Destination, TaskProgress
 from node.worker.context import TaskContext
 from node.worker.reports import Reports
+from node.worker.web import Web
 
 pytestmark = pytest.mark.asyncio
 
@@ -58,9 +60,9 @@ class Rig:
         dispatch = Dispatch(
             lease_id="l", job_id="job", task_id="t1", epoch=0, executor=ExecutorKind(class_="train"), task=TASK
         )
-        context = TaskContext(
-            "me", "scheduler", dispatch, tmp_path, tmp_path / "log", ContentCache(tmp_path / "cache", 1 << 30)
-        )
+        cache = ContentCache(tmp_path / "cache", 1 << 30)
+        web = Web(cache, FetchConfig())
+        context = TaskContext("me", "scheduler", dispatch, tmp_path, tmp_path / "log", cache, web)
         self.moves = 0
         self.reports = Reports(context, cast(Overlay, self.scheduler), self.progress, self._moved)
 

@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from node.board import Board
+from node.config import FetchConfig
 from node.errors import PeerUnreachable
 from node.network import bulk
 from node.network.cache import ContentCache
@@ -43,6 +44,7 @@ from node.worker.rows import Rows
 from node.worker.slices import SliceFeed, depth
 from node.worker.training import TrainingTask
 from node.worker.transfers import Transfers
+from node.worker.web import Web
 
 pytestmark = pytest.mark.asyncio
 
@@ -112,9 +114,9 @@ def context(tmp_path: Path) -> TaskContext:
     dispatch = Dispatch(
         lease_id="l", job_id="job", task_id="t1", epoch=0, executor=ExecutorKind(class_="train"), task=TASK, token="tok"
     )
-    return TaskContext(
-        "me", "scheduler", dispatch, tmp_path, tmp_path / "log", ContentCache(tmp_path / "cache", 1 << 30), "tok"
-    )
+    cache = ContentCache(tmp_path / "cache", 1 << 30)
+    web = Web(cache, FetchConfig())
+    return TaskContext("me", "scheduler", dispatch, tmp_path, tmp_path / "log", cache, web, "tok")
 
 
 @pytest_asyncio.fixture
@@ -265,7 +267,7 @@ async def test_two_tasks_that_want_one_slice_at_once_fetch_it_once(
 async def test_a_full_disk_is_told_once_and_the_task_goes_on_when_there_is_room(
     feed: tuple[Source, SliceFeed, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slices_module, "FULL_WAIT_S", 0.001)
+    monkeypatch.setattr("node.worker.room.FULL_WAIT_S", 0.001)
     source, slices, _ = feed
     source.content = b"x" * 100
     board, cache = slices._transfers._board, slices._context.cache
