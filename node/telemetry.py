@@ -97,6 +97,17 @@ class Metrics:
         self._served = Series(
             "hypha_data_bytes_served", "Bytes of slices served, by dataset", label="dataset", first=()
         )
+        self._slice_requests = Series(
+            "hypha_data_slice_requests", "Requests for slices that were answered", label="dataset", first=()
+        )
+        self._serving = Series(
+            "hypha_data_serving_seconds",
+            "Seconds from the request for a slice to the last of its bytes, added up",
+            label="dataset",
+            first=(),
+        )
+        self._slices = Series("hypha_data_slices", "Slices that this node serves", grows=False)
+        self._stored = Series("hypha_data_stored_bytes", "Bytes of the slices that this node serves", grows=False)
         self._requests = Series(
             "hypha_requests", "Requests from peers and operators, by method", label="method", first=()
         )
@@ -138,6 +149,16 @@ class Metrics:
     def bytes_served(self, dataset: str, count: int) -> None:
         """`count` bytes of this dataset's slices were served; they also count as sent where they are sent."""
         self._served.add(count, dataset)
+
+    def slice_served(self, dataset: str, seconds: float) -> None:
+        """A request for a slice of this dataset, or for a part of one, was answered in `seconds`."""
+        self._slice_requests.add(1, dataset)
+        self._serving.add(seconds, dataset)
+
+    def datasets_held(self, slices: int, size_bytes: int) -> None:
+        """This node serves so many slices with so many bytes, of all its datasets."""
+        self._slices.set(slices)
+        self._stored.set(size_bytes)
 
     def request_handled(self, method: str) -> None:
         """The operator API was asked; `method` is a route of ours (`GET /events`), never a caller's text."""
@@ -183,6 +204,10 @@ class Metrics:
             self._sent,
             self._received,
             self._served,
+            self._slice_requests,
+            self._serving,
+            self._slices,
+            self._stored,
             self._requests,
             self._exported,
             self._not_exported,

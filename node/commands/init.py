@@ -39,6 +39,7 @@ trust_pem = "certs/node-trust.pem"
 # mdns = true                           # find nodes of the same authority on the local network
 
 ## data: folders of safetensors slices, made by `hypha-node dataset build`. A dataset has its folder's name.
+## A folder of datasets will do: what comes there is served without a restart.
 # dataset_path = ["/var/hypha/datasets/wikitext-103"]
 ## Where schedulers of the cluster may put results of jobs. Without it they may not.
 # results_path = "/var/hypha/results"

@@ -1,163 +1,177 @@
-"""Datasets built from files: cut into slices, split into training and validation, the same for the same input."""
+"""Datasets built from files: read into rows, mixed, cut into slices; the same for the same input and settings.
+
+Rows are spooled to disk on the way, so that a dataset may be larger than memory, and everything that is finished is
+kept: a build that was killed goes on where it was when it is started again.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+
+import msgspec
 
 from node.data.building import building, show
-from node.data.datasets import MANIFEST, Dataset, load_manifest, make_manifest, name_of, write_file
-from node.data.tables import Column, JsonTable, NumpyTable, Table, TextTable
+from node.data.datasets import MANIFEST, Dataset, encode_manifest, hash_file, load_manifest, name_of, write_file
+from node.data.processes import each
+from node.data.recipe import Recipe
+from node.data.sources.source import Source
+from node.data.spool import Cut, Cutting, Parts, Spooling, cut, file_of, is_spooled, parts_of, spool
 from node.errors import DatasetError
 from node.network.partfile import sync_directory
-from node.tensorfile import write_tensors
+from node.wire import Manifest, SliceInfo
 
-Format = Literal["text", "jsonl", "numpy"]
-PATTERNS: dict[Format, str] = {"text": "*", "jsonl": "*.jsonl", "numpy": "*.np[yz]"}
-ROWS_PER_SLICE = 4_096
-SEQUENCE_LENGTH = 128
+WORTH_PROCESSES_BYTES = 32 << 20
+"""Less input than this is read sooner than processes have started."""
 
-Report = Callable[[int], None]
-"""Called with the number of rows written so far."""
+Report = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """What to build a dataset from, and how."""
+class _Part:
+    """A dataset in the making: where it grows, what it will be called, and its slices that are finished."""
 
-    sources: Sequence[Path]
-    format: Format
-    glob: str = ""
-    fields: Sequence[str] = ()
-    sequence_length: int = SEQUENCE_LENGTH
-    rows_per_slice: int = ROWS_PER_SLICE
-    validation_fraction: float = 0.0
-    seed: int = 0
-    max_bytes: int | None = None
+    folder: Path
+    name: str
+    done: dict[str, SliceInfo]
 
 
-def build(recipe: Recipe, out: Path, *, force: bool = False, report: Report | None = None) -> list[Dataset]:
-    """Build `out`, and `<out>-validation` where a fraction is for validation. Nothing is seen there before it is whole.
+def build(
+    recipe: Recipe,
+    out: Path,
+    *,
+    force: bool = False,
+    workers: int | None = None,
+    report: Report | None = None,
+    split_of: str = "",
+) -> list[Dataset]:
+    """Build `out`, or the datasets whose names begin with it where the recipe has several. None is seen before all are.
 
-    Raises `DatasetError`; with `force` datasets that are there already are replaced, other folders never.
+    `workers`: processes (None: as many as are worth it); what is built does not depend on them. Raises `DatasetError`;
+    with `force` datasets that are there already are replaced, other folders never.
     """
-    if recipe.sequence_length < 1 or recipe.rows_per_slice < 1 or not 0 <= recipe.validation_fraction < 1:
-        raise DatasetError("lengths are at least 1, and the validation fraction is from 0 to below 1")
-    targets = [out]
-    if recipe.validation_fraction:
-        targets.append(out.with_name(f"{out.name}-validation"))
+    recipe.check()
+    targets = [out.with_name(out.name + ending) for ending, _ in recipe.parts()]
     for target in targets:
         name_of(target)
         _check_target(target, force)
-    table = _table_of(recipe)
-    if not table.units:
-        raise DatasetError("the sources are empty")
-    units_of = _split(table.units, recipe)
+    files = recipe.files()
+    key = recipe.key(files, [target.name for target in targets])
+    count = workers if workers is not None else _worth(files)
+    tell = report or (lambda *_: None)
     try:
-        with contextlib.ExitStack() as stack:
-            parts = [stack.enter_context(building(target)) for target in targets]
-            for part, target, units in zip(parts, targets, units_of, strict=True):
-                _write(part, target.name, table, units, recipe, report)
+        with building(out, key) as folder:
+            tell("looking", 0, len(files))
+            source = recipe.open(files, folder)
+            if not source.units or not source.record_bytes:
+                raise DatasetError("the sources are empty")
+            parts = [_part(folder, number, target.name) for number, target in enumerate(targets)]
+            made = parts_of(source.units, [share for _, share in recipe.parts()], recipe.seed)
+            _spool(source, folder / "rows", made, count, tell)
+            for number, part in enumerate(parts):
+                _cut(recipe, source, folder / "rows", number, part, count, tell)
+                _finish(part, source, split_of)
             for part, target in zip(parts, targets, strict=True):
-                show(part, target)
+                show(part.folder, target, key)
             sync_directory(out.parent)
     except OSError as error:
         raise DatasetError(f"{out} cannot be built: {error.strerror}") from error
     return [dataset for target in targets if (dataset := load_manifest(target)) is not None]
 
 
-def files_of(sources: Iterable[Path], pattern: str) -> list[Path]:
-    """The files named, and those below folders whose name matches `pattern`; each folder in path order.
-
-    Hidden files and folders, links, and the caches of the Python interpreter are left out of folders.
-    """
-    files: list[Path] = []
-    for source in sources:
-        if source.is_dir():
-            files += sorted(_walk(source, pattern))
-        elif source.exists():
-            files.append(source)
-        else:
-            raise DatasetError(f"{source} does not exist")
-    if not files:
-        raise DatasetError(f"no file matches {pattern!r} in {', '.join(map(str, sources))}", hint="see --glob")
-    return files
+def _worth(files: Sequence[Path]) -> int:
+    size = 0
+    for path in files:
+        size += path.stat().st_size
+        if size >= WORTH_PROCESSES_BYTES:
+            return os.cpu_count() or 1
+    return 1
 
 
-def _walk(folder: Path, pattern: str) -> Iterable[Path]:
-    for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
-        for name in names:
-            path = Path(root, name)
-            if not name.startswith(".") and path.match(pattern) and path.is_file() and not path.is_symlink():
-                yield path
+def _part(folder: Path, number: int, name: str) -> _Part:
+    """The part's folder, with those of its slices that are what the journal says; everything else goes."""
+    made = folder / f"part-{number}"
+    made.mkdir(exist_ok=True)
+    done: dict[str, SliceInfo] = {}
+    journal = _journal(made)
+    if journal.exists():
+        for line in journal.read_bytes().splitlines():
+            try:
+                info = msgspec.json.decode(line, type=SliceInfo)
+            except msgspec.DecodeError:  # the line that was being written
+                continue
+            path = made / info.name
+            if path.exists() and hash_file(path) == info.sha256:
+                done[info.name] = info
+    for path in made.iterdir():
+        if path.name not in done:
+            path.unlink()
+    return _Part(made, name, done)
 
 
-def _table_of(recipe: Recipe) -> Table:
-    files = files_of(recipe.sources, recipe.glob or PATTERNS[recipe.format])
-    if recipe.format == "text":
-        return TextTable(files, recipe.sequence_length, recipe.max_bytes)
-    if recipe.format == "jsonl":
-        return JsonTable(files, recipe.fields, recipe.sequence_length, recipe.max_bytes)
-    return NumpyTable(files, recipe.fields, recipe.max_bytes)
+def _journal(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.slices")
 
 
-def _split(units: int, recipe: Recipe) -> list[list[int]]:
-    """The units of each part, mixed: every slice is a sample of the whole."""
-    order = list(range(units))
-    random.Random(recipe.seed).shuffle(order)
-    if not recipe.validation_fraction:
-        return [order]
-    held_out = max(1, round(units * recipe.validation_fraction))
-    if held_out >= units:
-        raise DatasetError(f"{units} pieces are too few to keep {recipe.validation_fraction:g} of them for validation")
-    return [order[held_out:], order[:held_out]]
+def _spool(source: Source, rows: Path, parts: Parts, workers: int, tell: Report) -> None:
+    """Write the rows of all chunks that are not there yet."""
+    rows.mkdir(exist_ok=True)
+    for path in rows.glob(".*.part"):
+        path.unlink()
+    firsts = accumulate((chunk.units for chunk in source.chunks), initial=0)
+    tasks = [
+        (number, first, chunk)
+        for number, (first, chunk) in enumerate(zip(firsts, source.chunks, strict=False))
+        if not is_spooled(rows, number, parts)
+    ]
+    done = source.units - sum(chunk.units for _, _, chunk in tasks)
+    given = Spooling(source.reader, rows, parts, source.record_bytes)
+    for (_, _, chunk), _ in each(spool, given, tasks, workers):
+        done += chunk.units
+        tell("reading", done, source.units)
 
 
-def _write(part: Path, name: str, table: Table, units: list[int], recipe: Recipe, report: Report | None) -> None:
-    pending = {column: bytearray() for column in table.columns}
-    mix = random.Random(recipe.seed)
-    slices = rows = 0
-
-    def flush(count: int) -> None:
-        nonlocal slices, rows
-        # Neighbours in a file are alike: a batch of them would be a poor sample.
-        order = mix.sample(range(count), count)
-        tensors = {}
-        for key, column in table.columns.items():
-            size = count * column.row_bytes
-            tensors[key] = (column.dtype, (count, *column.shape), _rows(pending[key], column.row_bytes, order))
-            del pending[key][:size]
-        write_tensors(part / f"slice-{slices:05d}.safetensors", tensors)
-        slices += 1
-        rows += count
-        if report is not None:
-            report(rows)
-
-    for unit in units:
-        for key, content in table.read(unit).items():
-            pending[key] += content
-        while _rows_in(pending, table.columns) >= recipe.rows_per_slice:
-            flush(recipe.rows_per_slice)
-    if rest := _rows_in(pending, table.columns):
-        flush(rest)
-    if not rows:
-        raise DatasetError(f"{name} would have no rows: the sources hold less than one")
-    write_file(part / MANIFEST, make_manifest(part, name))
-    sync_directory(part)
+def _cut(recipe: Recipe, source: Source, spooled: Path, number: int, part: _Part, workers: int, tell: Report) -> None:
+    """Make the slices of a part that are not there yet."""
+    files = [file_of(spooled, chunk, number) for chunk in range(len(source.chunks))]
+    rows = [path.stat().st_size // source.record_bytes for path in files]
+    total = sum(rows)
+    if not total:
+        raise DatasetError(f"{part.name} would have no rows: the sources hold less than one")
+    step = recipe.rows_per_slice
+    if recipe.slice_bytes is not None:
+        step = max(1, recipe.slice_bytes // source.record_bytes)
+    digits = max(5, len(str(total // step)))
+    cuts = [
+        Cut(f"slice-{index:0{digits}d}.safetensors", start, min(start + step, total))
+        for index, start in enumerate(range(0, total, step))
+    ]
+    wanted = [task for task in cuts if task.name not in part.done]
+    seed = recipe.seed if recipe.is_shuffled else None
+    given = Cutting(files, rows, source.columns, part.folder, seed)
+    done = total - sum(task.end - task.start for task in wanted)
+    with _journal(part.folder).open("ab") as journal:
+        journal.write(b"\n")
+        for task, info in each(cut, given, wanted, workers):
+            journal.write(msgspec.json.encode(info) + b"\n")
+            journal.flush()
+            part.done[info.name] = info
+            done += task.end - task.start
+            tell(f"writing {part.name}", done, total)
 
 
-def _rows(content: bytearray, row_bytes: int, order: list[int]) -> bytes:
-    return b"".join(content[row * row_bytes : (row + 1) * row_bytes] for row in order)
-
-
-def _rows_in(pending: dict[str, bytearray], columns: dict[str, Column]) -> int:
-    return min(len(pending[key]) // max(1, column.row_bytes) for key, column in columns.items())
+def _finish(part: _Part, source: Source, split_of: str) -> None:
+    schema = {
+        name: f"{column.dtype}[{','.join(map(str, column.shape))}]" for name, column in sorted(source.columns.items())
+    }
+    infos = [info for _, info in sorted(part.done.items())]
+    manifest = Manifest(name=part.name, slices=infos, schema=schema, classes=source.classes, split_of=split_of)
+    write_file(part.folder / MANIFEST, encode_manifest(manifest))
+    sync_directory(part.folder)
 
 
 def _check_target(target: Path, force: bool) -> None:

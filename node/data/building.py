@@ -1,4 +1,4 @@
-"""Hidden folders that datasets grow in: locked while their builder lives, removed by the next one if it was killed."""
+"""Hidden folders that datasets grow in: locked while their builder lives, taken up again by one that wants the same."""
 
 from __future__ import annotations
 
@@ -6,62 +6,79 @@ import contextlib
 import fcntl
 import os
 import re
-import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_NAME = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{12}\.building(?P<old>\.old)?")
+from node.errors import DatasetError
+
+KEPT_S = 7 * 86_400.0
+"""So long what a killed build has left waits for the same build; the next one of the same name removes it sooner."""
+
+_NAME = re.compile(r"\.(?P<target>.+)\.(?P<key>[0-9a-f]{12})\.building(?P<old>\.old)?")
 
 
 @contextlib.contextmanager
-def building(target: Path) -> Iterator[Path]:
-    """A new folder beside `target`. At the end it is removed, unless it has been shown by then."""
+def building(target: Path, key: str) -> Iterator[Path]:
+    """A folder beside `target` for the build that `key` (12 hexadecimal digits) stands for.
+
+    What an interrupted build of this key has left is in it. An error removes it, an interruption does not.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale(target.parent)
-    part, lock = _create(target)
+    part = target.with_name(f".{target.name}.{key}.building")
+    _remove_others(target, part)
+    lock = _create(part)
     try:
         yield part
-    finally:
+    except Exception:
         shutil.rmtree(part, ignore_errors=True)
+        raise
+    else:
+        shutil.rmtree(part, ignore_errors=True)
+    finally:
         os.close(lock)
 
 
-def show(part: Path, target: Path) -> None:
+def show(part: Path, target: Path, key: str) -> None:
     """Put a finished folder in its place; what was there before goes away after."""
-    old = part.with_name(f"{part.name}.old")
+    old = target.with_name(f".{target.name}.{key}.building.old")
     if target.exists():
         target.rename(old)
     part.rename(target)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def remove_stale(parent: Path) -> None:
-    """Remove what builders that were killed have left; a dataset that one of them was just replacing comes back."""
-    for path in sorted(parent.iterdir()):
+def _remove_others(target: Path, own: Path) -> None:
+    """Remove what other builders that were killed have left; a dataset that one was just replacing comes back."""
+    for path in sorted(target.parent.iterdir()):
         match = _NAME.fullmatch(path.name)
-        lock = _try_lock(path) if match else None
-        if match is None or lock is None:
+        if match is None or path == own:
             continue
-        try:
-            if match["old"] and not (parent / match["target"]).exists():
-                path.rename(parent / match["target"])
-            else:
-                shutil.rmtree(path, ignore_errors=True)
-        finally:
-            os.close(lock)
+        with contextlib.suppress(OSError):
+            is_due = match["target"] == target.name or time.time() - path.stat().st_mtime > KEPT_S
+            lock = _try_lock(path) if is_due or match["old"] else None
+            if lock is None:
+                continue
+            try:
+                if match["old"] and not (path.parent / match["target"]).exists():
+                    path.rename(path.parent / match["target"])
+                else:
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
-def _create(target: Path) -> tuple[Path, int]:
+def _create(part: Path) -> int:
     while True:
-        part = target.with_name(f".{target.name}.{secrets.token_hex(6)}.building")
-        part.mkdir()
+        part.mkdir(exist_ok=True)
         lock = _try_lock(part)
-        # another builder may have taken it for stale before it was locked
-        if lock is not None:
-            if part.exists():
-                return part, lock
-            os.close(lock)
+        if lock is None:
+            raise DatasetError(f"another build is at work on this: {part}")
+        # another builder may have removed it before it was locked
+        if part.exists() and os.fstat(lock).st_ino == part.stat().st_ino:
+            return lock
+        os.close(lock)
 
 
 def _try_lock(path: Path) -> int | None:

@@ -1,66 +1,116 @@
-"""`hypha-node dataset`: build datasets, check them, show what is in them."""
+"""`hypha-node dataset`: build datasets, divide them, check them, show what is in them."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from node.errors import DatasetError
 
-app = App(name="dataset", help="Build, verify or show a dataset.")
+if TYPE_CHECKING:
+    from node.data.build import Report
+
+app = App(name="dataset", help="Build, split, verify or show a dataset.")
+
+Formats = Literal["text", "jsonl", "csv", "parquet", "numpy", "saved", "images", "function", "slices"]
+Json = Annotated[bool, Parameter(negative="", help="Print the result as JSON.")]
+Force = Annotated[bool, Parameter(negative="", help="Replace datasets that are there already.")]
+Workers = Annotated[int | None, Parameter(help="Processes to share the work; what is built does not depend on them.")]
 
 
 @app.command
 def build(
-    *sources: Path,
+    *sources: str,
     out: Annotated[Path, Parameter(help="Folder of the dataset; its name is the dataset's.")],
-    format: Annotated[Literal["text", "jsonl", "numpy"], Parameter(help="What the sources are.")] = "text",
+    format: Annotated[Formats, Parameter(help="What the sources are.")] = "text",
     glob: Annotated[str, Parameter(help="Which files of a folder to take, such as '*.py'.")] = "",
     field: Annotated[
-        list[str] | None, Parameter(negative="", help="Field of the JSON lines, or array, to take; may be repeated.")
+        list[str] | None, Parameter(negative="", help="Field, column or array to take; may be repeated.")
     ] = None,
-    sequence_length: Annotated[int, Parameter(help="Tokens (bytes) of a row of text.")] = 128,
+    label: Annotated[str, Parameter(help="Field of classes, by name or number; becomes `labels`.")] = "",
+    tokenizer: Annotated[
+        Path | None, Parameter(help="Folder of a Hugging Face tokenizer; without it, bytes are the tokens.")
+    ] = None,
+    sequence_length: Annotated[int, Parameter(help="Tokens of a row of text.")] = 128,
+    image_size: Annotated[str, Parameter(help="Pictures become so large: 224, or 240x320.")] = "",
+    fit: Annotated[Literal["crop", "stretch"], Parameter(help="How pictures are made to fit.")] = "crop",
+    gray: Annotated[bool, Parameter(negative="", help="Pictures have one channel, not three.")] = False,
     rows_per_slice: Annotated[int, Parameter(help="Rows of a slice.")] = 4096,
+    slice_bytes: Annotated[int | None, Parameter(help="Bytes of a slice, about, instead of its rows.")] = None,
     validation_fraction: Annotated[
         float, Parameter(help="Part of the input for a second dataset, <out>-validation.")
     ] = 0.0,
-    seed: Annotated[int, Parameter(help="Decides the order of the input and the split.")] = 0,
+    shuffle: Annotated[bool, Parameter(help="Mix the rows of the whole dataset.")] = True,
+    seed: Annotated[int, Parameter(help="Decides the order of the rows and the split.")] = 0,
     max_bytes: Annotated[int | None, Parameter(help="Take no more than this of the input.")] = None,
-    force: Annotated[bool, Parameter(negative="", help="Replace datasets that are there already.")] = False,
-    json: Annotated[bool, Parameter(negative="", help="Print the result as JSON.")] = False,
+    workers: Workers = None,
+    force: Force = False,
+    json: Json = False,
 ) -> int:
-    """Build a dataset from files and folders. The same input and settings give the same digests.
+    """Build a dataset from files, folders or a function. The same input and settings give the same digests.
 
-    text: the bytes of the files are the tokens. jsonl: the field `text` likewise, or fields of numbers. numpy: arrays.
+    An interrupted build goes on where it was when the same command is given again.
     """
-    from node.data.build import Recipe
     from node.data.build import build as build_dataset
+    from node.data.recipe import Recipe
 
     if not sources:
         raise DatasetError("no sources given", hint="name files or folders before --out")
     recipe = Recipe(
-        sources=sources,
+        sources=sources if format == "function" else [Path(source) for source in sources],
         format=format,
         glob=glob,
         fields=tuple(field or ()),
+        label=label,
+        tokenizer=tokenizer,
         sequence_length=sequence_length,
+        image_size=image_size,
+        fit=fit,
+        is_gray=gray,
         rows_per_slice=rows_per_slice,
+        slice_bytes=slice_bytes,
         validation_fraction=validation_fraction,
+        is_shuffled=shuffle,
         seed=seed,
         max_bytes=max_bytes,
     )
-    made = build_dataset(recipe, out, force=force, report=_progress if sys.stderr.isatty() else None)
+    with _progress() as report:
+        made = build_dataset(recipe, out, force=force, workers=workers, report=report)
     _tell([_summary(dataset) for dataset in made], as_json=json)
     return 0
 
 
 @app.command
-def verify(
-    folder: Path, *, json: Annotated[bool, Parameter(negative="", help="Print the result as JSON.")] = False
+def split(
+    folder: Path,
+    *parts: str,
+    by: Annotated[
+        Literal["rows", "slices"], Parameter(help="What is divided: all rows anew, or whole slices.")
+    ] = "rows",
+    seed: Annotated[int, Parameter(help="Decides what goes where.")] = 0,
+    out: Annotated[Path | None, Parameter(help="Folder to put the parts into; default: beside the dataset.")] = None,
+    workers: Workers = None,
+    force: Force = False,
+    json: Json = False,
 ) -> int:
+    """Divide a dataset into parts, such as train=0.9 validation=0.1: datasets <name>-train and <name>-validation."""
+    from node.data.splitting import parse_shares
+    from node.data.splitting import split as split_dataset
+
+    shares = parse_shares(parts)
+    with _progress() as report:
+        made = split_dataset(folder, shares, by=by, seed=seed, out=out, force=force, workers=workers, report=report)
+    _tell([_summary(dataset) for dataset in made], as_json=json)
+    return 0
+
+
+@app.command
+def verify(folder: Path, *, json: Json = False) -> int:
     """Read every slice and compare it with the manifest. Exit code 1 where something is wrong."""
     from node.data.datasets import verify as verify_dataset
 
@@ -78,28 +128,41 @@ def verify(
 
 @app.command
 def show(
-    folder: Path, *, json: Annotated[bool, Parameter(negative="", help="Print the manifest as JSON.")] = False
+    folder: Path,
+    *,
+    slices: Annotated[bool, Parameter(negative="", help="List the slices.")] = False,
+    json: Json = False,
 ) -> int:
-    """Show a dataset's slices."""
+    """Show a dataset's schema, rows, sizes of slices, and how many rows each class has."""
+    from node.data.contents import class_counts, histogram
     from node.data.datasets import read_manifest
 
     dataset = read_manifest(folder)
+    counts = class_counts(dataset)
     if json:
         import msgspec
 
-        content = _summary(dataset) | {"entries": msgspec.to_builtins(dataset.manifest.slices)}
+        content = _summary(dataset) | {"classes": counts, "entries": msgspec.to_builtins(dataset.manifest.slices)}
         _tell([content], as_json=True)
         return 0
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("slice", "name", "rows", "bytes", "sha256", box=None)
-    for column in (0, 2, 3):
-        table.columns[column].justify = "right"
-    for index, info in enumerate(dataset.manifest.slices):
-        table.add_row(str(index), info.name, f"{info.rows:,}", f"{info.size_bytes:,}", info.sha256[:16])
-    Console().print(table)
+    console = Console(highlight=False, markup=False)
+    if slices:
+        table = Table("slice", "name", "rows", "bytes", "sha256", box=None)
+        for column in (0, 2, 3):
+            table.columns[column].justify = "right"
+        for index, info in enumerate(dataset.manifest.slices):
+            table.add_row(str(index), info.name, f"{info.rows:,}", f"{info.size_bytes:,}", info.sha256[:16])
+        console.print(table)
     _tell([_summary(dataset)], as_json=False)
+    lines = [f"  {tensor:<20} {kind}" for tensor, kind in dataset.manifest.schema.items()]
+    lines += ["bytes of slices:", *histogram([info.size_bytes for info in dataset.manifest.slices])]
+    if counts:
+        lines.append("rows of classes:")
+        lines += [f"  {name:<20} {count:>12,}" for name, count in counts.items()]
+    sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 
@@ -112,6 +175,7 @@ def _summary(dataset: Any) -> dict[str, Any]:
         "size_bytes": dataset.size_bytes,
         "digest": dataset.digest,
         "schema": dataset.manifest.schema,
+        "split_of": dataset.manifest.split_of,
     }
 
 
@@ -130,6 +194,22 @@ def _tell(summaries: list[dict[str, Any]], *, as_json: bool) -> None:
         )
 
 
-def _progress(rows: int) -> None:
-    sys.stderr.write(f"\r{rows:,} rows")
-    sys.stderr.flush()
+@contextlib.contextmanager
+def _progress() -> Iterator[Report | None]:
+    """A bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield report

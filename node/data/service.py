@@ -27,7 +27,8 @@ from node.data.datasets import (
     write_file,
 )
 from node.data.inbox import Inbox
-from node.errors import ConfigError, HyphaError, Refused
+from node.data.shelf import Shelf, datasets_in
+from node.errors import ConfigError, DatasetError, HyphaError, Refused
 from node.identity.caller import Caller
 from node.network.overlay import Overlay
 from node.network.ranges import etag_of
@@ -42,7 +43,7 @@ PLACES = 64
 PLACES_PER_PEER = 8
 QUEUE = 512
 QUEUE_WAIT_S = 15.0
-SAVE_EVERY_S = 5.0
+LOOK_EVERY_S = 5.0
 WITHDRAW_WITHIN_S = 0.5
 REPORT_EVERY_S = 2.0
 
@@ -58,7 +59,7 @@ class _Served:
 
 
 class DataService:
-    """Serves every folder of `dataset_path` under its own name."""
+    """Serves the datasets in the folders of `dataset_path`, each under its folder's name, as they come and go."""
 
     def __init__(self, config: NodeConfig, overlay: Overlay, board: Board, store: Store) -> None:
         self._overlay = overlay
@@ -66,6 +67,12 @@ class DataService:
         self._folders = config.dataset_path
         self._cache = config.state_dir / "datasets"
         self._served: dict[str, _Served] = {}
+        self._shelf = Shelf(config.dataset_path)
+        self._loading: set[Path] = set()
+        self._problem: HyphaError | None = None
+        self._tried: set[Path] = set()
+        self._hashing = asyncio.Semaphore(1)
+        self._loaded = asyncio.Event()
         self._admission = Admission(places=PLACES, per_peer=PLACES_PER_PEER, queue=QUEUE, wait_s=QUEUE_WAIT_S)
         overlay.bulk_route("GET", "/bulk/datasets/{name}/manifest", self._send_manifest)
         overlay.bulk_route("GET", "/bulk/datasets/{name}/slices/{index}", self._send_slice)
@@ -78,36 +85,95 @@ class DataService:
         several that cannot is reported, and the others are served.
         """
         await asyncio.to_thread(self._check_folders)
-        problems: list[HyphaError] = []
+        for entry in self._folders:
+            if not await asyncio.to_thread(datasets_in, entry):
+                text = f"{entry} holds no dataset yet; what is put there will be served"
+                log.warning("dataset.none folder=%s", entry)
+                self._board.happened("dataset.none", text, level="warning")
         try:
-            for folder in self._folders:
-                try:
-                    await self._announce(await self._load(folder))
-                except HyphaError as error:
-                    problems.append(error)
-                    log.error("dataset.rejected folder=%s reason=%s", folder, error)
-                    self._board.happened(
-                        "dataset.rejected", f"{folder} is not served: {error}", level="error", dataset=folder.name
-                    )
-            if problems and not self._served:
-                raise problems[0]
-            while True:
-                await asyncio.sleep(SAVE_EVERY_S)
-                await self._save()
+            async with asyncio.TaskGroup() as tasks:
+                while not self._is_useless():
+                    await self._look(tasks)
+                    self._loaded.clear()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_EVERY_S):
+                            await self._loaded.wait()
+                    await self._save()
+            if self._problem is not None:
+                raise self._problem
         finally:
             await self._withdraw()
+
+    def _is_useless(self) -> bool:
+        """Whether nothing is served, and nothing of what was configured can be."""
+        return bool(self._folders) and not (self._served or self._loading) and self._tried >= set(self._folders)
+
+    # ---- datasets that come and go -------------------------------------------------------------------
+
+    async def _look(self, tasks: asyncio.TaskGroup) -> None:
+        changes = await asyncio.to_thread(self._shelf.look)
+        for name, served in list(self._served.items()):
+            if served.dataset.folder in changes.gone:
+                await self._take_away(name, "its folder is gone")
+        for folder in changes.due:
+            if folder not in self._loading:
+                self._loading.add(folder)
+                tasks.create_task(self._take(folder))
+
+    async def _take(self, folder: Path) -> None:
+        """Load and announce a dataset, or say why not."""
+        try:
+            other = self._served.get(name_of(folder))
+            if other is not None and other.dataset.folder != folder:
+                raise DatasetError(f"{other.dataset.folder} has the same name", hint="rename one of the folders")
+            served = await self._load(folder)
+            if other is None or other.dataset.digest != served.dataset.digest:
+                await self._announce(served)
+            self._served[served.dataset.name] = served
+            self._count()
+            await asyncio.to_thread(self._shelf.note, folder)
+        except HyphaError as error:
+            self._problem = self._problem or error
+            self._tried.add(folder)
+            log.error("dataset.rejected folder=%s reason=%s", folder, error)
+            text = f"{folder} is not served: {error}"
+            self._board.happened("dataset.rejected", text, level="error", dataset=folder.name)
+            known = self._served.get(folder.name)
+            if known is not None and known.dataset.folder == folder:
+                self._shelf.drop(folder)
+                await self._take_away(folder.name, "it is no longer sound")
+            elif known is None:
+                self._board.drop("dataset", f"{self._overlay.peer_id}/{folder.name}")
+        finally:
+            self._loading.discard(folder)
+            self._loaded.set()
+
+    async def _take_away(self, name: str, reason: str) -> None:
+        del self._served[name]
+        self._count()
+        self._board.drop("dataset", f"{self._overlay.peer_id}/{name}")
+        await self._overlay.withdraw(name)
+        self._board.happened("dataset.withdrawn", f"{name} is no longer served: {reason}", dataset=name)
+        log.info("dataset.withdrawn dataset=%s reason=%s", name, reason)
+
+    def _count(self) -> None:
+        held = [served.dataset for served in self._served.values()]
+        slices = sum(len(dataset.manifest.slices) for dataset in held)
+        metrics().datasets_held(slices, sum(dataset.size_bytes for dataset in held))
 
     # ---- loading ------------------------------------------------------------------------------------
 
     def _check_folders(self) -> None:
         names: dict[str, Path] = {}
-        for folder in self._folders:
-            if not folder.is_dir():
-                raise ConfigError(f"dataset_path: {folder} is not a folder", hint="hypha-node dataset build makes one")
-            name = name_of(folder)
+        for entry in self._folders:
+            if not entry.is_dir():
+                raise ConfigError(f"dataset_path: {entry} is not a folder", hint="hypha-node dataset build makes one")
+            if datasets_in(entry) != [entry]:
+                continue
+            name = name_of(entry)
             if name in names:
-                raise ConfigError(f"dataset_path: {folder} and {names[name]} have the same name", hint="rename one")
-            names[name] = folder
+                raise ConfigError(f"dataset_path: {entry} and {names[name]} have the same name", hint="rename one")
+            names[name] = entry
         self._cache.mkdir(parents=True, exist_ok=True)
 
     async def _load(self, folder: Path) -> _Served:
@@ -120,7 +186,8 @@ class DataService:
             load_manifest, folder, spare
         )
         if dataset is None:
-            dataset = await self._make(folder, name, checked, spare)
+            async with self._hashing:
+                dataset = await self._make(folder, name, checked, spare)
         _, skipped = await asyncio.to_thread(find_slices, folder)
         if skipped:
             log.warning("dataset.skipped dataset=%s entries=%s reason=links and folders", name, ",".join(skipped[:5]))
@@ -128,14 +195,13 @@ class DataService:
 
     async def _make(self, folder: Path, name: str, checked: Checked, spare: Path) -> Dataset:
         loop = asyncio.get_running_loop()
-        next_report = time.monotonic() + REPORT_EVERY_S
+        next_report = 0.0
 
         def report(slice_name: str, done: int, total: int) -> None:
             nonlocal next_report
             if time.monotonic() >= next_report:
                 next_report = time.monotonic() + REPORT_EVERY_S
-                text = f"{name}: {done * 100 // max(total, 1)} % read for its manifest, up to {slice_name}"
-                loop.call_soon_threadsafe(lambda: self._board.happened("dataset.hashing", text, dataset=name))
+                loop.call_soon_threadsafe(self._show_hashing, name, done, total)
 
         def make() -> Dataset:
             before = {path.name: stamp_of(path) for path in find_slices(folder)[0]}
@@ -152,6 +218,25 @@ class DataService:
 
         return await asyncio.to_thread(make)
 
+    def _show_hashing(self, name: str, done: int, total: int) -> None:
+        if name in self._served:
+            return
+        part = done / max(total, 1)
+        self._board.put(
+            DatasetView(
+                id=f"{self._overlay.peer_id}/{name}",
+                name=name,
+                peer_id=self._overlay.peer_id,
+                slices=0,
+                rows=0,
+                size_bytes=total,
+                digest="",
+                state="hashing",
+                progress=part,
+            )
+        )
+        self._board.happened("dataset.hashing", f"{name}: {part:.0%} read for its manifest", dataset=name)
+
     async def _announce(self, served: _Served) -> None:
         dataset = served.dataset
         slices = len(dataset.manifest.slices)
@@ -166,6 +251,7 @@ class DataService:
                 rows=dataset.rows,
                 size_bytes=dataset.size_bytes,
                 digest=dataset.digest,
+                split_of=dataset.manifest.split_of,
             )
         )
         text = f"{dataset.name}: {slices} slices, {dataset.rows:,} rows, {dataset.size_bytes:,} bytes"
@@ -207,15 +293,18 @@ class DataService:
             raise Refused("unknown", f"no slice {text[:20]!r} in {dataset.name}, which has {count}")
         index = int(text)
         info = dataset.manifest.slices[index]
+        began = time.monotonic()
         async with self._admission.place(caller.peer_id):
             await self._check(served, index)
             with metrics().stream(), span("slice.serve", dataset=dataset.name, slice=index):
-                return await send_file(
+                answer = await send_file(
                     request,
                     dataset.path_of(info),
                     sha256=info.sha256,
                     on_bytes=lambda count: metrics().bytes_served(dataset.name, count),
                 )
+        metrics().slice_served(dataset.name, time.monotonic() - began)
+        return answer
 
     async def _check(self, served: _Served, index: int) -> None:
         """Refuse a slice whose bytes are not, or no longer, those of the manifest."""

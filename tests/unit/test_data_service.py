@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -40,10 +40,13 @@ def write_dataset(folder: Path, slices: int = 2, rows: int = 50) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def data_node(files: IdentityFiles, state_dir: Path, *folders: Path) -> AsyncIterator[Overlay]:
+async def data_node(
+    files: IdentityFiles, state_dir: Path, *folders: Path, gateways: Sequence[str] = ()
+) -> AsyncIterator[Overlay]:
     """A running data node that has announced its datasets."""
     state_dir.mkdir(parents=True, exist_ok=True)
-    config = config_for(files, state_dir, roles=["gateway", "data"], dataset_path=list(folders))
+    settings = {"dataset_path": list(folders), "gateway_addresses": list(gateways)}
+    config = config_for(files, state_dir, roles=["gateway", "data"], **settings)
     async with Store.open(state_dir / "state.db") as store:
         overlay = Overlay(config, files.load(), Board(files.peer_id), store)
         service = DataService(config, overlay, overlay.board, store)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from node.cli import run
-from node.data.build import Recipe, build
+from node.data import cli
+from node.data.build import build
 from node.data.building import building
 from node.data.datasets import Dataset, read_manifest, verify
+from node.data.recipe import Recipe
 from node.errors import DatasetError
 from node.tensorfile import read_header
 
@@ -196,7 +199,7 @@ def test_the_commands_build_verify_and_show(texts: Path, tmp_path: Path, capsys:
     assert "all as the manifest says" in capsys.readouterr().out
     assert run(["dataset", "show", str(out), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["entries"]) == 4
-    assert run(["dataset", "show", str(out)]) == 0
+    assert run(["dataset", "show", str(out), "--slices"]) == 0
     assert "slice-00003.safetensors" in capsys.readouterr().out
     assert run(arguments) == 1
     assert "exists; --force replaces it" in capsys.readouterr().err
@@ -224,22 +227,27 @@ def test_a_build_of_text_needs_neither_numpy_nor_torch(texts: Path, tmp_path: Pa
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_what_a_killed_build_has_left_goes_with_the_next_build_but_not_that_of_a_live_one(
+def test_what_a_killed_build_has_left_goes_with_the_next_of_its_name_but_not_that_of_a_live_one(
     texts: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     program = (
         "import os, signal, sys; from pathlib import Path; from node.data.building import building\n"
-        "with building(Path(sys.argv[1])) as part:\n"
+        "with building(Path(sys.argv[1]), '0' * 12) as part:\n"
         "    (part / 'x').touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", program, str(out / "killed")], check=False, timeout=60)
     assert [path.suffix for path in out.iterdir()] == [".building"]
-    with building(out / "live") as live:
-        assert list(out.iterdir()) == [live]
+    with building(out / "live", "1" * 12) as live:
         build(text_recipe(texts), out / "py")
-        assert sorted(path.name for path in out.iterdir()) == sorted([live.name, "py"])
-    assert [path.name for path in out.iterdir()] == ["py"]
+        assert len(list(out.iterdir())) == 3
+        with pytest.raises(DatasetError, match="another build is at work"), building(out / "live", "1" * 12):
+            pass
+        build(text_recipe(texts), out / "killed")
+        assert sorted(path.name for path in out.iterdir()) == sorted([live.name, "killed", "py"])
+        build(text_recipe(texts), out / "live")
+        assert live.exists()
+    assert sorted(path.name for path in out.iterdir()) == ["killed", "live", "py"]
 
 
 def test_a_dataset_that_a_killed_build_was_just_replacing_comes_back(texts: Path, tmp_path: Path) -> None:
@@ -248,3 +256,13 @@ def test_a_dataset_that_a_killed_build_was_just_replacing_comes_back(texts: Path
     build(text_recipe(texts), tmp_path / "out" / "other")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["other", "py"]
     assert verify(dataset.folder)[1] == []
+
+
+def test_every_format_and_option_of_a_build_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    signature = inspect.signature(cli.build)
+    for name, parameter in signature.parameters.items():
+        flag = f"--{name.replace('_', '-')}"
+        assert f"`{flag}`" in text or f"`--no-{name}`" in text or parameter.kind is parameter.VAR_POSITIONAL, flag
+    for format in get_args(cli.Formats):
+        assert f"| `{format}` |" in text, format
