@@ -59,13 +59,13 @@ http {{
 # ---- our fetcher, a process of its own ------------------------------------------------------------
 
 
-async def fetcher(address: str, peer: str, certificates: Path, folder: Path) -> None:
+async def fetcher(address: str, peer: str, certificates: Path, folder: Path, name: str) -> None:
     """Fetch the slice once for each line on stdin (`durable` or not); print the seconds that each took."""
     folder.mkdir(parents=True, exist_ok=True)
-    base = f"{certificates}/fetcher"
+    base = f"{certificates}/{name}"
     cert, key, trust = (Path(f"{base}-{kind}.pem") for kind in ("cert", "key", "trust"))
     config = NodeConfig(
-        name="fetcher",
+        name=name,
         roles=["worker"],
         state_dir=folder,
         listen_addresses=["/ip4/127.0.0.1/tcp/0"],
@@ -219,11 +219,12 @@ def main() -> None:
     parser.add_argument("--fetch", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--certificates", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--as", dest="name", default="fetcher", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.fetch:
         with asyncio.Runner(loop_factory=loop_factory(plain=chosen.asyncio)) as runner:
             address, peer = chosen.fetch
-            runner.run(fetcher(address, peer, chosen.certificates, chosen.folder))
+            runner.run(fetcher(address, peer, chosen.certificates, chosen.folder, chosen.name))
         return
     with tempfile.TemporaryDirectory(prefix="hypha-bench-") as name:
         compare(Path(name), chosen.mb, chosen.runs, plain_asyncio=chosen.asyncio)
