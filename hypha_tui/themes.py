@@ -1,8 +1,7 @@
-"""Colour themes: TOML files in `themes/`, read and checked here, and the styles that line widgets draw with."""
+"""Colour themes: TOML files in `themes/` and in the user's folder, and the styles that line widgets draw with."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -12,6 +11,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import BUILTIN_THEMES, Theme
 
 from node.errors import ConfigError
+from node.schema import Origin, nearest, parse_toml, read_text
 
 DEFAULT: Final = "hypha-dark"
 WITHOUT_COLOUR: Final = "hypha-ansi"
@@ -42,59 +42,126 @@ def folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parent.parent / "themes"
 
 
-def load_all(where: Path | None = None) -> tuple[dict[str, Theme], list[str]]:
-    """Every theme that can be used, by name, and one line for each file that cannot."""
-    themes: dict[str, Theme] = {}
-    problems: list[str] = []
-    for file in sorted((where or folder()).glob("*.toml")):
-        try:
-            theme = load(file)
-        except ConfigError as error:
-            problems.append(str(error))
-        else:
-            themes[theme.name] = theme
-    return themes, problems
+class Themes:
+    """The themes that can be used: the shipped ones, and those of the user's folder, which win over a shipped name.
+
+    `problems`: one line for each file that cannot be used. `file` of a name tells where a theme comes from.
+    """
+
+    def __init__(self, user: Path | None = None, shipped: Path | None = None) -> None:
+        self._folders = [shipped or folder(), *([user] if user is not None else [])]
+        self._stamps: dict[Path, tuple[int, int]] = {}
+        self.found: dict[str, Theme] = {}
+        self.files: dict[str, Path] = {}
+        self.problems: list[str] = []
+        self.read()
+
+    @property
+    def names(self) -> list[str]:
+        """Their names, the default first."""
+        return sorted(self.found, key=lambda name: (name != DEFAULT, name))
+
+    def read(self) -> None:
+        """Read every file anew. A theme whose file is broken now stays as it was."""
+        self.problems = []
+        found: dict[str, Theme] = {}
+        files: dict[str, Path] = {}
+        for file in [file for where in self._folders for file in sorted(where.glob("*.toml"))]:
+            self._stamps[file] = stamp(file)
+            try:
+                theme = load(file)
+            except ConfigError as error:
+                self.problems.append(str(error))
+                known = [name for name, place in self.files.items() if place == file]
+                found |= {name: self.found[name] for name in known}
+                files |= dict.fromkeys(known, file)
+            else:
+                found[theme.name], files[theme.name] = theme, file
+        self.found, self.files = found, files
+
+    def has_changed(self, name: str) -> bool:
+        """Whether the file of this theme is another than when it was read. Shipped ones are not looked at."""
+        file = self.files.get(name)
+        return file is not None and file.parent != self._folders[0] and stamp(file) != self._stamps[file]
+
+
+def stamp(file: Path) -> tuple[int, int]:
+    """What differs when a file was written anew; zeros when there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)
+
+
+def has_few_colours(environment: Mapping[str, str]) -> bool:
+    """Whether the terminal has sixteen colours or fewer: then its own are used, not the nearest to ours."""
+    if environment.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+        return False
+    return not environment.get("TERM", "").endswith(("256color", "direct", "kitty", "ghostty", "alacritty", "wezterm"))
 
 
 def load(file: Path) -> Theme:
-    """One theme; ConfigError names the file and the key that is wrong."""
-    try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"theme {file.name}: {error}", hint="mend the file or remove it") from error
-    meta = document.get("meta", {})
-    colours = {section: _section(file, document, section) for section in SECTIONS}
+    """One theme; ConfigError names the file, the line and the key that is wrong."""
+    what = f"theme {file.name}"
+    text = read_text(file, "theme")
+    document = parse_toml(text, what)
+    origin = Origin(what, text)
+    for section in document:
+        _check_known(origin, (section,), ("meta", *SECTIONS))
+    name, dark, ansi = _meta(document, origin, file.stem)
+    colours = {section: _section(document, section, origin, ansi) for section in SECTIONS}
     palette = colours.pop("palette")
     variables = {f"{section}-{key}": value for section, keys in colours.items() for key, value in keys.items()}
-    ansi = bool(meta.get("ansi", False))
     if ansi:  # Textual's own style sheets need more variables of a theme without colours of its own
         variables = BUILTIN_THEMES["ansi-dark"].variables | variables
-    return Theme(
-        name=str(meta.get("name", file.stem)),
-        dark=bool(meta.get("dark", True)),
-        ansi=ansi,
-        variables=variables,
-        **cast("dict[str, Any]", palette),
-    )
+    return Theme(name=name, dark=dark, ansi=ansi, variables=variables, **cast("dict[str, Any]", palette))
 
 
-def _section(file: Path, document: Mapping[str, Any], section: str) -> dict[str, str]:
-    table = document.get(section, {})
-    colours: dict[str, str] = {}
+def _meta(document: Mapping[str, Any], origin: Origin, stem: str) -> tuple[str, bool, bool]:
+    table = _table(document, "meta", origin)
+    kinds: dict[str, type] = {"name": str, "dark": bool, "ansi": bool, "author": str}
+    for key, value in table.items():
+        _check_known(origin, ("meta", key), tuple(kinds))
+        if not isinstance(value, kinds[key]):
+            raise origin.error(("meta", key), f"{value!r} is not {'text' if kinds[key] is str else 'true or false'}")
+    return str(table.get("name", stem)), bool(table.get("dark", True)), bool(table.get("ansi", False))
+
+
+def _section(document: Mapping[str, Any], section: str, origin: Origin, ansi: bool) -> dict[str, str]:
+    table = _table(document, section, origin)
+    for key in table:
+        _check_known(origin, (section, key), SECTIONS[section])
     for key in SECTIONS[section]:
         value = table.get(key)
-        try:
-            Color.parse(str(value))
-        except ColorParseError:
-            raise ConfigError(
-                f"theme {file.name}: {section}.{key} is {value!r}, not a colour",
-                hint="write #rrggbb or an ansi_ colour",
-            ) from None
-        colours[key] = str(value)
-    unknown = sorted(set(table) - set(SECTIONS[section]))
-    if unknown:
-        raise ConfigError(f"theme {file.name}: unknown key {section}.{unknown[0]}", hint="remove it")
-    return colours
+        if value is None:
+            raise origin.error((section, key), "is missing", f"give it a colour in [{section}]")
+        if not _is_colour(value, ansi):
+            wanted = "write a colour of the terminal, such as ansi_red" if ansi else "write #rrggbb"
+            raise origin.error((section, key), f"{value!r} is not a colour for this theme", wanted)
+    return {key: str(table[key]) for key in SECTIONS[section]}
+
+
+def _is_colour(value: object, ansi: bool) -> bool:
+    try:
+        colour = Color.parse(str(value))
+    except ColorParseError:
+        return False
+    return isinstance(value, str) and (colour.ansi is not None) == ansi
+
+
+def _table(document: Mapping[str, Any], section: str, origin: Origin) -> Mapping[str, Any]:
+    table = document.get(section, {})
+    if not isinstance(table, dict):
+        raise origin.error((section,), f"expected a table, not {table!r}")
+    return table
+
+
+def _check_known(origin: Origin, path: tuple[str, ...], known: tuple[str, ...]) -> None:
+    if path[-1] in known:
+        return
+    close = nearest(path[-1], known)
+    raise origin.error(path, "unknown key", f"did you mean {close}?" if close else f"known keys: {', '.join(known)}")
 
 
 def fallbacks(variables: Mapping[str, str]) -> dict[str, str]:

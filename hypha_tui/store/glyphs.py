@@ -1,9 +1,13 @@
-"""Every glyph on screen that is not a letter or digit, in a rich and an ASCII set. All are one cell wide."""
+"""Every glyph on screen that is not a letter or digit, in three sets. All are one cell wide, none is an emoji.
+
+`unicode` takes braille for curves; `block` does without it and without rare shapes, for fonts that lack them; `ascii`
+is for terminals that are not UTF-8 and for the Linux console.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,7 @@ class Glyphs:
     bar_empty: str
     sparks: str
     cursor: str
+    mark: str
     cut: str
     up: str
     down: str
@@ -24,7 +29,6 @@ class Glyphs:
     corner: str
     arrow: str
     dot: str
-    border: str = field(default="round")
 
     def bar(self, part: float, width: int) -> str:
         """A bar filled to `part` (0..1). Anything above zero shows at least one cell."""
@@ -52,6 +56,7 @@ UNICODE = Glyphs(
     bar_empty="─",
     sparks="▁▂▃▄▅▆▇█",
     cursor="▌",
+    mark="•",
     cut="…",
     up="↑",
     down="↓",
@@ -62,6 +67,14 @@ UNICODE = Glyphs(
     dot="·",
 )
 
+BLOCK = replace(
+    UNICODE,
+    name="block",
+    state={"ok": "●", "busy": "○", "late": "!", "offer": "◊", "lost": "×", "done": "√", "dim": "·"},
+    bar_full="█",
+    bar_empty="░",
+)
+
 ASCII = Glyphs(
     name="ascii",
     state={"ok": "+", "busy": "~", "late": "!", "offer": "?", "lost": "x", "done": "#", "dim": "."},
@@ -69,6 +82,7 @@ ASCII = Glyphs(
     bar_empty=".",
     sparks="_.-=+*%#",
     cursor=">",
+    mark="*",
     cut="~",
     up="^",
     down="v",
@@ -77,13 +91,20 @@ ASCII = Glyphs(
     corner="+",
     arrow=">",
     dot="-",
-    border="ascii",
 )
 
 
-def glyphs_for(environment: Mapping[str, str], *, ascii_only: bool = False) -> Glyphs:
-    """The set a terminal can show. Python calls every locale UTF-8, so the environment itself is asked."""
-    if ascii_only or environment.get("TERM") in ("linux", "dumb"):
+LEVELS = {"unicode": UNICODE, "block": BLOCK, "ascii": ASCII}
+
+
+def glyphs_for(environment: Mapping[str, str], *, ascii_only: bool = False, level: str = "auto") -> Glyphs:
+    """The set of this level; `auto`: what the terminal can show. Python calls every locale UTF-8, so the environment
+    itself is asked."""
+    if ascii_only:
+        return ASCII
+    if level in LEVELS:
+        return LEVELS[level]
+    if environment.get("TERM") in ("linux", "dumb"):
         return ASCII
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         value = environment.get(name, "")

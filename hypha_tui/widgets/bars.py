@@ -5,24 +5,24 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from hypha_tui.keymap import SCREENS, TITLES, footer_of
+from hypha_tui.keymap import SCREENS, TITLES, Key
 from hypha_tui.store import text
 from hypha_tui.store.advance import advance
 from hypha_tui.store.cluster import FINISHED
 from hypha_tui.store.columns import Look
-from hypha_tui.widgets.drawing import Drawing, Line, spread
+from hypha_tui.widgets.drawing import Line, spread
 from node.views import JobView
 
 ROLES: Final = ("gateway", "scheduler", "worker", "data")
 _SHORT: Final = {"gateway": "gw", "scheduler": "sched", "worker": "work", "data": "data"}
 
 
-def header(look: Look, label: str, wall: float, width: int, *, hz: float) -> list[Line]:
-    """One line up to 110 cells, two beyond: the cluster, the link, the busiest job."""
+def header(look: Look, label: str, wall: float, width: int, *, hz: float, marks: Line) -> list[Line]:
+    """One line up to 110 cells, two beyond: the cluster, `marks` of its context, the link, the busiest job."""
     store = look.store
     divider = (f" {look.glyphs.vertical} ", "line")
     name = store.cluster.name if store.cluster is not None else ""
-    left: Line = [(" hypha ", "title"), (text.clean(name or label), "text"), divider, link_word(look)]
+    left: Line = [(" hypha ", "title"), (text.clean(name or label), "text"), *marks, divider, link_word(look)]
     roles = store.roles()
     for number, role in enumerate(ROLES):
         up, known = roles.get(role, (0, 0))
@@ -83,15 +83,16 @@ def banner(look: Look) -> Line:
     link = look.store.link
     if link.state == "live":
         return []
-    age = look.store.data_age_s(look.now)
-    old = f"   this is {text.age(age)} old" if age is not None else ""
     if link.state == "connecting":
         return [(" connecting...", "busy")]
-    hint = f"; {link.hint}" if link.hint else ""
+    # What to do comes first: the reason may be longer than the line.
     if link.state == "refused":
-        return [(f" refused: {text.clean(link.detail)}{text.clean(hint)}   (not tried again; r tries once)", "lost")]
-    again = f"   trying again within {max(link.retry_s, 1):.0f}s"
-    return [(f" {look.glyphs.state['late']} {text.clean(link.detail)}{old}{again}", "late")]
+        hint = f"; {link.hint}" if link.hint else ""
+        return [(f" not tried again (r tries once); refused: {text.clean(link.detail + hint)}", "lost")]
+    age = look.store.data_age_s(look.now)
+    old = f"this is {text.age(age)} old, " if age is not None else ""
+    again = f"trying again within {max(link.retry_s, 1):.0f}s"
+    return [(f" {look.glyphs.state['late']} {old}{again}: {text.clean(link.detail)}", "late")]
 
 
 def status(state: str, message: str, filter_text: str, width: int, *, stale_for: str) -> Line:
@@ -105,15 +106,30 @@ def status(state: str, message: str, filter_text: str, width: int, *, stale_for:
     return spread(left, [(f"{stale_for} ", "late")] if stale_for else [], width)
 
 
-def keys(scopes: tuple[str, ...], width: int, drawing: Drawing) -> Line:
-    """The keys that matter here, as many as fit."""
+def tab_at(line: Line, x: int) -> str:
+    """The screen whose tab is at a cell of the line that `tabs` made; empty where there is none."""
+    name, at = "", 0
+    for part, _ in line:
+        digit = part.strip(" [")[:1]
+        if digit.isdigit() and 1 <= int(digit) <= len(SCREENS):
+            name = SCREENS[int(digit) - 1]
+        elif not part.strip():
+            name = ""
+        at += len(part)
+        if x < at:
+            return name
+    return ""
+
+
+def keys(shown: list[Key], width: int, *, readonly: bool) -> Line:
+    """The keys that matter here, as many as fit; dim those that are refused in a terminal that only reads."""
     line: Line = [(" ", "text")]
     room = width - 1
-    for key in footer_of("main", *scopes):
+    for key in shown:
         label = key.hint
         taken = len(key.text) + len(label) + 3
         if taken > room:
             continue
         room -= taken
-        line += [(key.text, "key"), (f" {label}  ", "dim")]
+        line += [(key.text, "dim" if readonly and key.danger else "key"), (f" {label}  ", "dim")]
     return line

@@ -36,7 +36,7 @@ def test_the_wheel_installs_into_an_empty_environment_and_both_commands_start(tm
         assert helped.returncode == 0
     listed = subprocess.run([*install[:3], "list"], capture_output=True, text=True, check=True)
     assert not {"torch", "numpy", "transformers"} & {line.split()[0].lower() for line in listed.stdout.splitlines()}
-    program = "import hypha_tui.screens, hypha_tui.themes as t; print(len(t.load_all()[0]))"
+    program = "import hypha_tui.screens, hypha_tui.themes as t; print(len(t.Themes().found))"
     loaded = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert loaded.returncode == 0, loaded.stderr
     assert int(loaded.stdout) >= len(themes)

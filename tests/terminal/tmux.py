@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,13 +18,14 @@ _NUMBERS = count()
 class Tmux:
     """One session on a server of its own."""
 
-    def __init__(self, command: Sequence[str], size: tuple[int, int]) -> None:
+    def __init__(self, command: Sequence[str], size: tuple[int, int], home: str) -> None:
         self._server = f"hypha-test-{os.getpid()}-{next(_NUMBERS)}"
         width, height = size
         words = " ".join(f"'{word}'" for word in command)
         shell = f"echo BEFORE; {words}; echo EXIT=$?; exec sleep 60"
-        environment = [f"PYTHONPATH={os.pathsep.join(sys.path)}", "LANG=C.UTF-8", "LC_ALL=C.UTF-8"]
-        self._tmux("new", "-d", "-x", str(width), "-y", str(height), "env", *environment, "sh", "-c", shell)
+        environment = [f"PYTHONPATH={os.pathsep.join(sys.path)}", "LANG=C.UTF-8", "LC_ALL=C.UTF-8", f"HOME={home}"]
+        unset = [f"--unset={name}" for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME")]
+        self._tmux("new", "-d", "-x", str(width), "-y", str(height), "env", *unset, *environment, "sh", "-c", shell)
 
     @property
     def text(self) -> str:
@@ -65,12 +67,13 @@ class Tmux:
 
 @contextmanager
 def shown(*arguments: str, size: tuple[int, int] = (120, 40)) -> Iterator[Tmux]:
-    """`hypha-tui` with these arguments on a terminal of this size."""
-    tmux = Tmux([sys.executable, "-m", "hypha_tui.cli", *arguments], size)
-    try:
-        yield tmux
-    finally:
-        tmux.close()
+    """`hypha-tui` with these arguments on a terminal of this size, in a home that is empty."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        tmux = Tmux([sys.executable, "-m", "hypha_tui.cli", *arguments], size, home)
+        try:
+            yield tmux
+        finally:
+            tmux.close()
 
 
 HAS_TMUX = shutil.which("tmux") is not None
