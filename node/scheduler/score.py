@@ -99,10 +99,18 @@ class Score:
                 yield from self._loss_of_round(now)
 
     def committed(
-        self, now: float, report: CommitRound, samples: int, seconds: float, bytes_up: int, bytes_down: int
+        self,
+        now: float,
+        report: CommitRound,
+        samples: int,
+        seconds: float,
+        bytes_up: int,
+        bytes_down: int,
+        fragments: int = 1,
     ) -> Iterator[Plotted]:
-        """A round is committed; byte counts are the job's so far."""
+        """A round is committed; byte counts are the job's so far. With fragments, an update is one part of so many."""
         self._samples += samples
+        sent_up, sent_down = bytes_up - self._bytes_up, bytes_down - self._bytes_down
         self._bytes_up, self._bytes_down = bytes_up, bytes_down
         yield from self.closing(now)
         self._losses = {key: loss for key, loss in self._losses.items() if key[0] >= report.round}
@@ -115,6 +123,11 @@ class Score:
             yield self._point(now, "samples_per_s", report.round, self._samples_per_s)
         yield self._point(now, "bytes_up", report.round, float(bytes_up))
         yield self._point(now, "bytes_down", report.round, float(bytes_down))
+        yield self._point(now, "bytes_round", report.round, float(sent_up + sent_down))
+        yield self._point(now, "samples_total", report.round, float(self._samples))
+        if sent_up > 0 and report.contributions:
+            whole = len(report.contributions) * report.weights.size_bytes / fragments
+            yield self._point(now, "compression", report.round, whole / sent_up)
 
     def closing(self, now: float) -> Iterator[Plotted]:
         """The job ends: what is known of its last round is all that will be."""
