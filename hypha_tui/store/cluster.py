@@ -13,11 +13,12 @@ from typing import Final, TypeVar, cast
 
 from hypha_tui.client.link import LinkState
 from hypha_tui.store.series import Series
+from hypha_tui.store.sparks import Sparks
 from node.views import AnyView, ClusterView, Delta, Event, Frame, JobView, LeaseView, PeerView, Point, Snapshot
 
 EVENTS_KEPT: Final = 5_000
 FINISHED: Final = frozenset({"done", "failed", "cancelled"})
-TRAINING: Final = frozenset({"running", "exporting"})
+TRAINING: Final = frozenset({"running", "pausing", "exporting"})
 LIVE_LEASES: Final = frozenset({"offered", "held"})
 KINDS: Final = ("peer", "lease", "transfer", "job", "dataset")
 
@@ -47,13 +48,14 @@ class SeenEvent:
 
 @dataclass(slots=True)
 class Changes:
-    """What changed since the last look. `members`: kinds in which objects came or went."""
+    """What changed since the last look. `members`: kinds in which objects came or went. `second`: a second went by."""
 
     dirty: dict[str, set[str]] = field(default_factory=dict)
     members: set[str] = field(default_factory=set)
     events: bool = False
     points: bool = False
     link: bool = False
+    second: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.dirty or self.members or self.events or self.points or self.link)
@@ -67,6 +69,9 @@ class ClusterStore:
         self.cluster: ClusterView | None = None
         self.events: deque[SeenEvent] = deque(maxlen=EVENTS_KEPT)
         self.series: dict[tuple[str, str, str], Series] = {}
+        self.commits: dict[str, Series] = {}
+        """When each round of a job was committed, in seconds since it began."""
+        self.sparks = Sparks()
         self.last_frame_at: float | None = None
         self.needs_resync = False
         self._items: dict[str, dict[str, Item]] = {kind: {} for kind in KINDS}
@@ -104,8 +109,25 @@ class ClusterStore:
             series = self.series.get(key)
             if series is None:
                 series = self.series[key] = Series()
-            series.put(float(point.round), point.value)
+            series.put(point.t_s if self.is_timed(point.job_id) else float(point.round), point.value)
+            if point.name == "bytes_up" and not point.worker:  # told once, at the commit
+                self.commits.setdefault(point.job_id, Series()).put(float(point.round), point.t_s)
             self._changes.points = True
+
+    def held(self) -> ClusterStore:
+        """The objects as they are now, for a table that is frozen: what comes in later does not change them."""
+        copy = ClusterStore()
+        copy.link, copy.cluster, copy.sparks = self.link, self.cluster, self.sparks
+        copy._items = {kind: dict(items) for kind, items in self._items.items()}
+        return copy
+
+    def rewind(self) -> None:
+        """Forget events and metrics: the next snapshot may be of an earlier moment."""
+        self.events.clear()
+        self._known_events.clear()
+        self.series.clear()
+        self.commits.clear()
+        self._changes.events = self._changes.points = True
 
     def take_changes(self) -> Changes:
         """The changes since the last call."""
@@ -187,6 +209,11 @@ class ClusterStore:
             key=lambda job: (job.state in FINISHED, job.state not in TRAINING, job.age_s, job.id),
         )
 
+    def is_timed(self, job_id: str) -> bool:
+        """Whether a job has no rounds, so that its metrics lie over time."""
+        job = self.get(JobView, job_id)
+        return job is not None and not job.rounds
+
     def series_of(self, job_id: str, name: str) -> dict[str, Series]:
         """The series of a job's metric by worker ("" is the job's own)."""
         return {key[2]: series for key, series in self.series.items() if key[0] == job_id and key[1] == name}
@@ -221,10 +248,12 @@ class ClusterStore:
         if view.id not in items:
             self._changes.members.add(view.kind)
         items[view.id] = Item(view, now, self._version)
+        self.sparks.put(view)
         self._changes.dirty.setdefault(view.kind, set()).add(view.id)
 
     def _drop(self, kind: str, id_: str) -> None:
         if self._items.get(kind, {}).pop(id_, None) is not None:
+            self.sparks.drop(kind, id_)
             self._changes.members.add(kind)
             self._changes.dirty.setdefault(kind, set()).add(id_)
 

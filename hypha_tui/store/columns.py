@@ -22,6 +22,7 @@ STATE_TONES: Final = {
     "offered": "offer", "held": "ok", "expired": "lost", "released": "done", "lapsed": "done",
     "active": "busy", "done": "done", "failed": "lost", "cancelled": "done",
     "queued": "offer", "waiting": "late", "starting": "busy", "running": "ok", "exporting": "busy",
+    "pausing": "busy", "paused": "late", "cordoned": "late", "draining": "late",
     "dispatched": "busy", "ready": "ok", "exported": "ok", "finished": "done", "lost": "lost",
 }  # fmt: skip
 _RANKS: Final = {
@@ -30,7 +31,7 @@ _RANKS: Final = {
         (
             ("running", "active", "held", "up"),
             ("exporting", "starting", "offered"),
-            ("waiting", "queued", "unreachable"),
+            ("waiting", "queued", "unreachable", "pausing", "paused"),
             ("failed", "expired", "lost"),
         )
     )
@@ -65,7 +66,11 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[V]):
-    """One column, shown from `level` on (0: 80 cells, 1: 120, 2: 200). One that grows takes spare cells."""
+    """One column, shown from `level` on (0: 80 cells, 1: 120, 2: 200). One that grows takes spare cells.
+
+    `measure`: the unit of what `sort` gives, for filters (s, ms, d, B, B/s, %, or nothing for a plain number).
+    `is_live`: time alone changes it. `aliases`: other names for it in filters.
+    """
 
     key: str
     title: str
@@ -75,6 +80,21 @@ class Column(Generic[V]):
     level: int = 0
     right: bool = False
     grow: bool = False
+    measure: str = ""
+    is_live: bool = False
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its values can be compared; a state only has an order."""
+        return self.sort is not None and self.key != "state"
+
+    def number(self, view: V, look: Look) -> float | None:
+        """The value for comparisons; None where there is none."""
+        if self.sort is None or self.cell(view, look)[0] == "-":
+            return None
+        value = self.sort(view, look)
+        return None if isinstance(value, str) else value
 
     def sort_key(self, view: V, look: Look) -> float | str:
         """What rows are ordered by; the text of the cell unless said otherwise."""
@@ -110,7 +130,15 @@ def _by_state(view: LeaseView | TransferView | JobView, look: Look) -> float:
 
 
 def _state(view: PeerView | TransferView | JobView, look: Look) -> Cell:
-    return look.state(STATE_TONES.get(view.state, "dim"), view.state)
+    word = shown_state(view)
+    return look.state(STATE_TONES.get(word, "dim"), word)
+
+
+def shown_state(view: PeerView | TransferView | JobView) -> str:
+    """Its state; of a worker that is up, also whether it offers anything."""
+    if isinstance(view, PeerView) and view.state == "up" and view.cordoned:
+        return "draining" if view.draining else "cordoned"
+    return view.state
 
 
 def _lease_state(lease: LeaseView, look: Look) -> Cell:
@@ -158,9 +186,24 @@ PEER_COLUMNS: Final[list[Column[PeerView]]] = [
     Column("name", "NAME", 14, lambda v, k: (v.name or text.short_id(v.id), "text"), grow=True),
     Column("roles", "ROLES", 13, lambda v, k: (",".join(v.roles), v.roles[0] if len(v.roles) == 1 else "text")),
     Column(
-        "rtt", "RTT ms", 7, lambda v, k: (text.number(v.rtt_ms, 1), "text"), lambda v, k: v.rtt_ms or 0.0, right=True
+        "rtt",
+        "RTT ms",
+        7,
+        lambda v, k: (text.number(v.rtt_ms, 1), "text"),
+        lambda v, k: v.rtt_ms or 0.0,
+        right=True,
+        measure="ms",
     ),
-    Column("seen", "SEEN", 4, lambda v, k: _seen(v, k), lambda v, k: unseen_s(v, k), right=True),
+    Column(
+        "seen",
+        "SEEN",
+        4,
+        lambda v, k: _seen(v, k),
+        lambda v, k: unseen_s(v, k),
+        right=True,
+        measure="s",
+        is_live=True,
+    ),
     Column("free", "FREE", 14, lambda v, k: (resources(v.free), "text")),
     Column("total", "TOTAL", 14, lambda v, k: (resources(v.total), "dim"), level=1),
     Column(
@@ -171,13 +214,32 @@ PEER_COLUMNS: Final[list[Column[PeerView]]] = [
         lambda v, k: uptime_s(v, k) or 0.0,
         1,
         right=True,
+        measure="s",
+        is_live=True,
     ),
     Column("id", "ID", 12, lambda v, k: (v.id, "dim"), level=1),
-    Column("cert", "CERT d", 7, lambda v, k: _certificate(v), lambda v, k: v.certificate_days or 0.0, 2, right=True),
+    Column(
+        "cert",
+        "CERT d",
+        7,
+        lambda v, k: _certificate(v),
+        lambda v, k: v.certificate_days or 0.0,
+        2,
+        right=True,
+        measure="d",
+    ),
+    Column("gpu", "GPU", 14, lambda v, k: gpu(v), level=2),
     Column("version", "VERSION", 9, lambda v, k: (v.version or "-", "dim"), level=2),
     Column("address", "ADDRESS", 34, lambda v, k: (v.addresses[0] if v.addresses else "-", "dim"), level=2),
     Column("reason", "REASON", 26, _reason, level=2),
 ]
+
+
+def gpu(peer: PeerView | None) -> Cell:
+    """A worker's GPU by name, or how much memory of one it lends."""
+    if peer is None or not (peer.gpu_name or (peer.total is not None and peer.total.gpu)):
+        return "-", "dim"
+    return (peer.gpu_name or f"{peer.total.gpu:.3g}G" if peer.total is not None else "-"), "text"
 
 
 def _since_told(peer: PeerView, look: Look) -> float:
@@ -208,18 +270,36 @@ def _certificate(peer: PeerView) -> Cell:
 
 
 LEASE_COLUMNS: Final[list[Column[LeaseView]]] = [
-    Column("state", "STATE", 10, _lease_state, _by_state),
-    Column("lease", "LEASE", 9, lambda v, k: (v.id, "text")),
+    Column("state", "STATE", 10, _lease_state, _by_state, is_live=True),
+    Column("lease", "LEASE", 9, lambda v, k: (v.id, "text"), aliases=("id",)),
     Column("worker", "WORKER", 14, lambda v, k: k.name(v.worker), grow=True),
     Column("job", "JOB", 12, lambda v, k: k.job(v.job_id), grow=True),
-    Column("remaining", "REMAINING", 15, _remaining, lambda v, k: k.store.remaining_s(v.id, k.now)),
-    Column("renewals", "RENEWED", 7, lambda v, k: (str(v.renewals), "text"), lambda v, k: v.renewals, right=True),
     Column(
-        "duration", "FOR", 4, lambda v, k: (f"{v.duration_s:.0f}s", "dim"), lambda v, k: v.duration_s, 1, right=True
+        "remaining",
+        "REMAINING",
+        15,
+        _remaining,
+        lambda v, k: k.store.remaining_s(v.id, k.now),
+        measure="s",
+        is_live=True,
+        aliases=("ttl", "left"),
+    ),
+    Column("renewals", "RENEWED", 7, lambda v, k: (str(v.renewals), "text"), lambda v, k: v.renewals, right=True),
+    Column("rtt", "RTT ms", 6, lambda v, k: _lease_rtt(v, k), lambda v, k: _rtt_ms(v, k), 1, right=True, measure="ms"),
+    Column(
+        "duration",
+        "FOR",
+        4,
+        lambda v, k: (f"{v.duration_s:.0f}s", "dim"),
+        lambda v, k: v.duration_s,
+        1,
+        right=True,
+        measure="s",
     ),
     Column("executor", "EXECUTOR", 18, lambda v, k: (v.executor, "text"), level=1),
     Column("resources", "RESOURCES", 15, lambda v, k: (resources(v.resources), "text"), level=1),
-    Column("scheduler", "SCHEDULER", 14, lambda v, k: k.name(v.scheduler), level=2),
+    Column("gpu", "GPU", 10, lambda v, k: gpu(k.store.get(PeerView, v.worker)), level=2),
+    Column("scheduler", "SCHEDULER", 14, lambda v, k: k.name(v.scheduler), level=2, aliases=("sched",)),
     Column("price", "PRICE/h", 8, lambda v, k: (f"{v.price:.2f}", "text"), lambda v, k: v.price, 2, right=True),
     Column(
         "age",
@@ -229,9 +309,21 @@ LEASE_COLUMNS: Final[list[Column[LeaseView]]] = [
         lambda v, k: k.store.age_s("lease", v.id, k.now),
         2,
         right=True,
+        measure="s",
+        is_live=True,
     ),
     Column("task", "TASK", 24, lambda v, k: (v.task_id or "-", "dim"), level=2),
 ]
+
+
+def _rtt_ms(lease: LeaseView, look: Look) -> float:
+    peer = look.store.get(PeerView, lease.worker)
+    return 0.0 if peer is None or peer.rtt_ms is None else peer.rtt_ms
+
+
+def _lease_rtt(lease: LeaseView, look: Look) -> Cell:
+    return text.number(_rtt_ms(lease, look) or None, 0), "text"
+
 
 TRANSFER_COLUMNS: Final[list[Column[TransferView]]] = [
     Column("state", "STATE", 8, _state, _by_state),
@@ -239,14 +331,44 @@ TRANSFER_COLUMNS: Final[list[Column[TransferView]]] = [
     Column("name", "NAME", 10, lambda v, k: (v.name.removesuffix(".safetensors"), "text"), grow=True),
     Column("source", "FROM", 8, lambda v, k: k.name(v.source)),
     Column("target", "TO", 8, lambda v, k: k.name(v.target)),
-    Column("progress", "PROGRESS", 11, _progress, lambda v, k: v.done_bytes / v.size_bytes if v.size_bytes else 0.0),
     Column(
-        "speed", "SPEED", 9, lambda v, k: (text.rate(v.bytes_per_s), "text"), lambda v, k: v.bytes_per_s, right=True
+        "progress",
+        "PROGRESS",
+        11,
+        _progress,
+        lambda v, k: v.done_bytes / v.size_bytes if v.size_bytes else 0.0,
+        measure="%",
     ),
-    Column("size", "SIZE", 8, lambda v, k: (text.size(v.size_bytes), "dim"), lambda v, k: v.size_bytes, 1, right=True),
+    Column(
+        "speed",
+        "SPEED",
+        9,
+        lambda v, k: (text.rate(v.bytes_per_s), "text"),
+        lambda v, k: v.bytes_per_s,
+        right=True,
+        measure="B/s",
+    ),
+    Column(
+        "size",
+        "SIZE",
+        8,
+        lambda v, k: (text.size(v.size_bytes), "dim"),
+        lambda v, k: v.size_bytes,
+        1,
+        right=True,
+        measure="B",
+    ),
     Column("job", "JOB", 14, lambda v, k: k.job(v.job_id), level=1),
     Column(
-        "age", "AGE", 5, lambda v, k: (text.age(k.store.age_s("transfer", v.id, k.now)), "dim"), level=1, right=True
+        "age",
+        "AGE",
+        5,
+        lambda v, k: (text.age(k.store.age_s("transfer", v.id, k.now)), "dim"),
+        lambda v, k: k.store.age_s("transfer", v.id, k.now),
+        1,
+        right=True,
+        measure="s",
+        is_live=True,
     ),
     Column("reason", "REASON", 40, _reason, level=2),
 ]
@@ -269,12 +391,19 @@ JOB_COLUMNS: Final[list[Column[JobView]]] = [
     Column(
         "samples", "SAMPLES", 9, lambda v, k: (text.count(v.samples), "text"), lambda v, k: v.samples, 1, right=True
     ),
-    Column("eta", "ETA", 7, lambda v, k: _eta(v, k), level=1, right=True),
+    Column("eta", "ETA", 7, lambda v, k: _eta(v, k), lambda v, k: _eta_s(v, k), 1, True, measure="s", is_live=True),
     Column("dataset", "DATASET", 14, lambda v, k: (v.dataset, "text"), level=1),
-    Column("sent", "UP", 9, lambda v, k: (text.size(v.bytes_up), "dim"), lambda v, k: v.bytes_up, 1, right=True),
+    Column("sent", "UP", 9, lambda v, k: (text.size(v.bytes_up), "dim"), lambda v, k: v.bytes_up, 1, True, measure="B"),
     Column("scheduler", "SCHEDULER", 14, lambda v, k: k.name(v.scheduler), level=2),
     Column(
-        "received", "DOWN", 9, lambda v, k: (text.size(v.bytes_down), "dim"), lambda v, k: v.bytes_down, 2, right=True
+        "received",
+        "DOWN",
+        9,
+        lambda v, k: (text.size(v.bytes_down), "dim"),
+        lambda v, k: v.bytes_down,
+        2,
+        right=True,
+        measure="B",
     ),
     Column("id", "ID", 20, lambda v, k: (v.id, "dim"), level=2),
     Column("reason", "REASON", 40, _reason, level=2),
@@ -288,6 +417,10 @@ def _workers(job: JobView) -> Cell:
     return f"{job.workers}/{job.workers_wanted}", tone
 
 
+def _eta_s(job: JobView, look: Look) -> float:
+    return eta_s(job, look.store.age_s("job", job.id, look.now)) or 0.0
+
+
 def _eta(job: JobView, look: Look) -> Cell:
     return text.long_age(eta_s(job, look.store.age_s("job", job.id, look.now))), "text"
 
@@ -297,7 +430,15 @@ DATASET_COLUMNS: Final[list[Column[DatasetView]]] = [
     Column("provider", "PROVIDER", 14, lambda v, k: k.name(v.peer_id)),
     Column("slices", "SLICES", 7, lambda v, k: (text.count(v.slices), "text"), lambda v, k: v.slices, right=True),
     Column("rows", "ROWS", 10, lambda v, k: (text.count(v.rows), "text"), lambda v, k: v.rows, right=True),
-    Column("size", "SIZE", 9, lambda v, k: (text.size(v.size_bytes), "text"), lambda v, k: v.size_bytes, right=True),
+    Column(
+        "size",
+        "SIZE",
+        9,
+        lambda v, k: (text.size(v.size_bytes), "text"),
+        lambda v, k: v.size_bytes,
+        right=True,
+        measure="B",
+    ),
     Column("digest", "DIGEST", 12, lambda v, k: (v.digest[:12], "dim")),
 ]
 
@@ -313,23 +454,28 @@ COLUMNS: Final[dict[str, list[Column[AnyView]]]] = cast(
 )
 
 
-def plan(columns: list[Column[V]], width: int, *, gap: int = 2) -> list[tuple[Column[V], int]]:
-    """The columns that fit into `width` cells, each with its width; spare cells go to those that grow."""
-    level = 2 if width >= 160 else 1 if width >= 110 else 0
-    chosen: list[Column[V]] = []
-    used = -gap
-    for column in columns:
-        if column.level <= level and used + gap + column.width <= width:
-            chosen.append(column)
-            used += gap + column.width
-    growing = [column for column in chosen if column.grow]
-    spare = min(max(width - used, 0), 30 * len(growing))
-    widths = []
-    for column in chosen:
-        extra = 0
-        if column.grow:
-            extra = spare // len(growing)
-            if column is growing[0]:
-                extra += spare % len(growing)
-        widths.append((column, column.width + extra))
-    return widths
+TREND_CELLS: Final = 8
+
+
+def _trend(view: AnyView, look: Look, tone: str) -> Cell:
+    values = look.store.sparks.of(view.kind, view.id)
+    return (look.glyphs.spark(values, TREND_CELLS), tone) if len(values) > 1 else ("-", "dim")
+
+
+_TRENDS: Final[dict[str, tuple[str, Column[AnyView]]]] = {
+    "peer": ("rtt", Column("trend", "RTT", TREND_CELLS, lambda v, k: _trend(v, k, "c1"), level=1)),
+    "transfer": ("speed", Column("trend", "SPEED", TREND_CELLS, lambda v, k: _trend(v, k, "c2"), level=1)),
+    "job": ("loss", Column("trend", "LOSS", TREND_CELLS, lambda v, k: _trend(v, k, "c1"), level=1)),
+}
+"""Beside which column the last values stand. Only a terminal that watches has them."""
+
+
+def screen_columns(kind: str) -> list[Column[AnyView]]:
+    """The columns of a kind on the screen: those of the twin command, and the trend of the one that moves."""
+    beside, trend = _TRENDS.get(kind, ("", None))
+    found: list[Column[AnyView]] = []
+    for column in COLUMNS[kind]:
+        found.append(column)
+        if trend is not None and column.key == beside:
+            found.append(trend)
+    return found

@@ -14,7 +14,21 @@ _STEPS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))
 
 def clean(text: str) -> str:
     """`text` without characters that move the cursor, change direction or take no cell: safe to draw."""
-    return _CONTROL.sub(" ", text)
+    return text if text.isascii() and text.isprintable() else _CONTROL.sub(" ", text)
+
+
+def width(text: str) -> int:
+    """Cells that a clean text takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def from_cell(text: str, cell: int) -> str:
+    """What is left of a text without its first cells; half of a wide character becomes a blank."""
+    at = 0
+    while at < len(text) and cell > 0:
+        cell -= cell_len(text[at])
+        at += 1
+    return " " * -cell + text[at:]
 
 
 def age(seconds: float | None) -> str:
@@ -90,7 +104,10 @@ def cut(text: str, width: int, *, mark: str = "~") -> str:
 
 def fit(text: str, width: int, *, right: bool = False, mark: str = "~") -> str:
     """`text` in exactly `width` cells."""
-    short = cut(clean(text), width, mark=mark)
+    short = clean(text)
+    if short.isascii() and len(short) <= width:
+        return short.rjust(width) if right else short.ljust(width)
+    short = cut(short, width, mark=mark)
     pad = " " * max(0, width - cell_len(short))
     return pad + short if right else short + pad
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
+from textual.selection import Selection
 from textual.strip import Strip
 
 from hypha_tui.widgets.drawing import Drawing, Line
+from hypha_tui.widgets.selection import Extract, extract, selectable
 
 
 class Lines(ScrollView, can_focus=False):
@@ -39,4 +41,8 @@ class Lines(ScrollView, can_focus=False):
         """One line of the viewport."""
         number = self.scroll_offset.y + y
         line = self._lines[number] if number < len(self._lines) else []
-        return self._drawing.strip(line, self.size.width, self.rich_style)
+        return selectable(self, self._drawing.strip(line, self.size.width, self.rich_style), number)
+
+    def get_selection(self, selection: Selection) -> Extract:
+        """The text that the mouse selected."""
+        return extract(self.text.split("\n"), selection)

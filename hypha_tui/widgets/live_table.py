@@ -16,19 +16,22 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from hypha_tui.arrangement import Arrangement
 from hypha_tui.keymap import keys_of
 from hypha_tui.store import text
 from hypha_tui.store.cluster import Changes
-from hypha_tui.store.columns import Cell, Column, Look, plan
+from hypha_tui.store.columns import Column, Look
+from hypha_tui.store.marks import Marks
+from hypha_tui.store.plans import Plan, plan, wide_plan
+from hypha_tui.store.rows import Rows
 from hypha_tui.widgets.drawing import Drawing, Line
+from hypha_tui.widgets.drawn_rows import DrawnRows
+from hypha_tui.widgets.table_filter import TableFilter
+from hypha_tui.widgets.table_line import GAP, SIGNS, heading, shifted, signs, width_of
 from node.views import AnyView
 
 HOLD_ORDER_S: Final = 2.0
 SORT_EVERY_S: Final = 1.0
-GAP: Final = "  "
-LONG_IDS: Final = frozenset({"id", "digest", "task"})
-ID_PART: Final = 6
-"""Random ids contain every short word: only so many characters of one are looked for in it."""
 
 
 class LiveTable(ScrollView, can_focus=True):
@@ -37,32 +40,33 @@ class LiveTable(ScrollView, can_focus=True):
     BINDINGS = [Binding(key.keys, key.action, key.label, id=key.id, show=False) for key in keys_of("table")]
     DEFAULT_CSS = "LiveTable { scrollbar-size: 0 0; overflow-x: hidden; }"
 
-    class Opened(Message):
+    class About(Message):
+        """Something about one of its rows."""
+
+        def __init__(self, kind: str, object_id: str) -> None:
+            super().__init__()
+            self.kind = kind
+            self.object_id = object_id
+
+    class Opened(About):
         """Enter, or a double click, on a row."""
 
-        def __init__(self, kind: str, object_id: str) -> None:
-            super().__init__()
-            self.kind = kind
-            self.object_id = object_id
-
-    class Moved(Message):
+    class Moved(About):
         """The cursor is on another row."""
 
-        def __init__(self, kind: str, object_id: str) -> None:
-            super().__init__()
-            self.kind = kind
-            self.object_id = object_id
-
-    class Arranged(Message):
-        """It is sorted otherwise, frozen or thawed: the status line has another text."""
-
-    class Lost(Message):
+    class Lost(About):
         """The row under the cursor is gone; the cursor went to its neighbour."""
 
-        def __init__(self, kind: str, object_id: str) -> None:
+    class Arranged(Message):
+        """Sorted, filtered, marked or frozen otherwise: the status line has another text."""
+
+    class Asked(Message):
+        """A list to choose from is wanted: `sort` or `columns`."""
+
+        def __init__(self, table: LiveTable, what: str) -> None:
             super().__init__()
-            self.kind = kind
-            self.object_id = object_id
+            self.table = table
+            self.what = what
 
     def __init__(
         self,
@@ -78,22 +82,21 @@ class LiveTable(ScrollView, can_focus=True):
     ) -> None:
         super().__init__(id=id)
         self.kind = kind
+        self.columns = columns
         self.cursor_id: str | None = None
-        self.filter_text = ""
-        self.order: list[str] = []
-        self.total = 0
+        self.marks = Marks()
         self.lines_rendered = 0
-        self.is_reversed = False
-        self.sort_column = next((column for column in columns if column.key == sort), columns[0])
-        self._columns = columns
+        self.is_wide = False
+        self.is_following = False
+        self.hidden: set[str] = set()
+        self.plan: Plan[AnyView] = []
+        self.rows = Rows(kind, columns, next((one for one in columns if one.key == sort), columns[0]), where)
         self._drawing = drawing
-        self._look = look
-        self._where = where
+        self._present = look
         self._empty = empty
-        self._row_of: dict[str, int] = {}
-        self._plan: list[tuple[Column[AnyView], int]] = []
-        self._drawn: dict[str, list[Cell]] = {}
-        self._frozen: dict[str, list[Cell]] | None = None
+        self._drawn = DrawnRows(drawing)
+        self._frozen: Look | None = None
+        self._filtering = TableFilter(self, self._show_order)
         self._sorted_at = -1e9
         self._key_at = -1e9
         self._order_is_old = True
@@ -101,169 +104,220 @@ class LiveTable(ScrollView, can_focus=True):
     # ---- what others ask ------------------------------------------------------------------------------
 
     @property
+    def order(self) -> list[str]:
+        """The ids that are shown, from the top."""
+        return self.rows.order
+
+    @property
+    def total(self) -> int:
+        """Objects of this kind, whether the filter shows them or not."""
+        return self.rows.total
+
+    @property
+    def filter_text(self) -> str:
+        """The filter in force."""
+        return self.rows.filter_text
+
+    @property
     def is_frozen(self) -> bool:
         """Whether order and values are held."""
         return self._frozen is not None
 
+    def look(self) -> Look:
+        """What is shown: the present, or the moment it was frozen at."""
+        return self._frozen or self._present()
+
     @property
     def state_line(self) -> str:
-        """Counts, sort order and freeze, for the status line."""
+        """Counts, sort order, marks and freeze, for the status line; or what is wrong with a filter."""
+        if self._filtering.problem:
+            return self._filtering.problem
         glyphs = self._drawing.glyphs
-        arrow = glyphs.down if self.is_reversed else glyphs.up
+        arrow = glyphs.down if self.rows.is_reversed else glyphs.up
         shown = f"{len(self.order):,} of {self.total:,}" if self.filter_text else f"{self.total:,}"
-        frozen = "  FROZEN" if self.is_frozen else ""
-        plural = "" if shown == "1" else "s"
-        return f"{shown} {self.kind}{plural}  sort {self.sort_column.title}{arrow}{frozen}"
+        parts = [f"{shown} {self.kind}{'' if shown == '1' else 's'}", f"sort {self.rows.sort_column.title}{arrow}"]
+        if self.marks:
+            parts.append(f"{len(self.marks):,} marked")
+        if self.marks.anchor is not None:
+            parts.append("range..")
+        if self.is_following:
+            parts.append("following")
+        if self._frozen is not None:
+            parts.append(f"FROZEN {text.age(self._present().now - self._frozen.now)}")
+        return "  ".join(parts)
+
+    @property
+    def marked(self) -> list[str]:
+        """The marked ids, also those that a filter hides."""
+        self.marks.keep(self.look().store.items(self.kind))
+        reached = self.marks.reached(self.order, self.rows.row_of, self.cursor_id)
+        return self.marks.of(self.order) if not reached else [*dict.fromkeys([*self.marks.of(self.order), *reached])]
 
     def sync(self, changes: Changes | None) -> None:
         """Bring the screen up to date. `changes` None: anything may have changed."""
         if self.is_frozen:
             return
-        look = self._look()
-        if changes is None or self.kind in changes.members:
+        look = self._present()
+        if changes is None:
+            self._filtering.apply(look)
+            self._arrange(look)
+            self._check(self._visible(), look)
+            return
+        dirty = changes.dirty.get(self.kind, set())
+        if dirty:
+            self.rows.retest(dirty, look)
+        if self.kind in changes.members or (dirty and self.filter_text):
             self._order_is_old = True
         may_sort = look.now - self._sorted_at >= SORT_EVERY_S and look.now - self._key_at >= HOLD_ORDER_S
-        is_volatile = self.sort_column.sort is not None and changes is not None and self.kind in changes.dirty
-        if changes is None or (may_sort and (self._order_is_old or is_volatile)):
-            self._reorder(look)
+        moved = bool(dirty) and self.rows.sort_column.sort is not None
+        if changes.second and self.rows.is_live and may_sort and self.size:
+            self._filtering.apply(look)
+            moved = True
+        if may_sort and (self._order_is_old or moved):
+            self._arrange(look)
         elif self._order_is_old:
-            self._reorder(look, hold=True)
-        for y, id_ in enumerate(self._visible()):
-            if self._drawn.get(id_) != self._cells(id_, look):
-                self._refresh_row(y + self.scroll_offset.y)
+            self._arrange(look, hold=True)
+        visible = self._visible()
+        self._check(visible if changes.second else [id_ for id_ in visible if id_ in dirty], look)
 
     def set_filter(self, words: str) -> None:
-        """Show only rows that have every word in them; `!word` for rows without it."""
-        self.filter_text = words.strip()
-        self._frozen = None
-        self._reorder(self._look())
+        """Show only rows that match (see `store/filters.py`). One that cannot be understood leaves that in force."""
+        self._filtering.set(words, self.look())
 
     def select(self, object_id: str) -> None:
         """Put the cursor on an object, if it is shown."""
-        if object_id in self._row_of:
-            self._move_to(self._row_of[object_id])
+        if object_id in self.rows.row_of:
+            self._move_to(self.rows.row_of[object_id])
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """How it is arranged, to be kept."""
+        rows = self.rows
+        return Arrangement(
+            sort=rows.sort_column.key,
+            is_reversed=rows.is_reversed,
+            is_wide=self.is_wide,
+            hidden=sorted(self.hidden),
+            filter=rows.filter_text,
+        )
+
+    def arrange_as(self, kept: Arrangement) -> None:
+        """Arrange it as it was; what does not fit any more is left out."""
+        keys = {column.key: column for column in self.columns}
+        self.rows.sort_column = keys.get(kept.sort, self.rows.sort_column)
+        self.rows.is_reversed = kept.is_reversed
+        self.is_wide = kept.is_wide
+        self.hidden = set(kept.hidden) & keys.keys()
+        self.set_filter(kept.filter)
+        self._filtering.problem = ""
+        self.replan()
 
     # ---- drawing --------------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
         """Line 0 is the heading, the others rows from the scroll position on."""
         self.lines_rendered += 1
-        width = self.size.width
-        base = self.rich_style
+        width, base = self.size.width, self.rich_style
+        left = self.scroll_offset.x
         if y == 0:
-            return self._drawing.strip(self._heading(), width, base)
+            titles = heading(self.plan, self.rows.sort_column, self._drawing.glyphs, is_reversed=self.rows.is_reversed)
+            return self._drawing.strip([("  ", "dim"), *shifted(titles, left, width - SIGNS)], width, base)
         row = self.scroll_offset.y + y - 1
         if row >= len(self.order):
             line: Line = [(f"  {self._empty_text()}", "dim")] if row == 0 else []
             return self._drawing.strip(line, width, base)
         id_ = self.order[row]
-        cells = self._cells(id_, self._look())
-        self._drawn[id_] = cells
         has_cursor = id_ == self.cursor_id
-        mark = self._drawing.glyphs.cursor if has_cursor else " "
-        line = [(f"{mark} ", "title")]
-        for (column, size), (value, tone) in zip(self._plan, cells, strict=False):
-            line.append((text.fit(value, size, right=column.right, mark=self._drawing.glyphs.cut), tone))
-            line.append((GAP, "text"))
+        is_marked = id_ in self.marks or id_ in self.marks.reached(self.order, self.rows.row_of, self.cursor_id)
+        line = [
+            *signs(self._drawing.glyphs, has_cursor=has_cursor, is_marked=is_marked),
+            *shifted(self._drawn.line(id_, self.kind, self.plan, self.look()), left, width - SIGNS),
+        ]
         return self._drawing.strip(line, width, base, cursor=has_cursor and self.has_focus)
-
-    def _heading(self) -> Line:
-        line: Line = [("  ", "dim")]
-        glyphs = self._drawing.glyphs
-        for column, size in self._plan:
-            title = column.title
-            if column.key == self.sort_column.key and len(title) < size:
-                title += glyphs.down if self.is_reversed else glyphs.up
-            line.append((text.fit(title, size, right=column.right), "title" if column is self.sort_column else "dim"))
-            line.append((GAP, "text"))
-        return line
 
     def _empty_text(self) -> str:
         if self.total and self.filter_text:
             return f"no {self.kind} matches {self.filter_text!r} (esc clears the filter)"
         return self._empty
 
-    def _cells(self, id_: str, look: Look) -> list[Cell]:
-        if self._frozen is not None and id_ in self._frozen:
-            return self._frozen[id_]
-        item = look.store.items(self.kind).get(id_)
-        if item is None:
-            return [("", "dim") for _ in self._plan]
-        return [column.cell(item.view, look) for column, _ in self._plan]
-
     def _visible(self) -> list[str]:
         top = self.scroll_offset.y
         return self.order[top : top + max(self.size.height - 1, 0)]
 
+    def _check(self, ids: list[str], look: Look) -> None:
+        """Repaint those of these rows whose text is another."""
+        for id_ in ids:
+            if self._drawn.update(id_, self.kind, self.plan, look):
+                self._refresh_row(self.rows.row_of[id_])
+
     def _refresh_row(self, row: int) -> None:
         self.refresh(Region(0, row - self.scroll_offset.y + 1, self.size.width, 1))
 
+    def replan(self) -> None:
+        """Choose the columns for the width there is."""
+        room = self.size.width - SIGNS
+        choose = wide_plan if self.is_wide else plan
+        self.plan = choose(self.columns, room, gap=len(GAP), hidden=self.hidden)
+        self._drawn.clear()
+        self._resize()
+        self.refresh()
+
+    def _resize(self) -> None:
+        width = max(width_of(self.plan) + SIGNS, self.size.width) if self.is_wide else self.size.width
+        self.virtual_size = Size(width, len(self.order) + 1)
+        if not self.is_wide and self.scroll_offset.x:
+            self.scroll_to(x=0, animate=False, force=True)
+
     # ---- order ----------------------------------------------------------------------------------------
 
-    def _reorder(self, look: Look, *, hold: bool = False) -> None:
-        """Filter and sort. `hold`: rows that stay keep their order, new ones follow at the foot."""
-        items = look.store.items(self.kind)
-        views = [item.view for item in items.values() if self._where is None or self._where(item.view)]
-        self.total = len(items)
-        if self.filter_text:
-            views = [view for view in views if self._matches(view, look)]
-        views.sort(key=lambda view: view.id)
-        views.sort(key=lambda view: self.sort_column.sort_key(view, look), reverse=self.is_reversed)
-        order = [view.id for view in views]
-        if hold:
-            here = set(order)
-            order = [id_ for id_ in self.order if id_ in here] + [id_ for id_ in order if id_ not in self._row_of]
-        else:
-            self._sorted_at = look.now
+    def _arrange(self, look: Look, *, hold: bool = False) -> None:
+        """Sort and show. `hold`: rows that stay keep their order, new ones follow at the foot."""
+        had = len(self.order)
+        before = self.rows.row_of.get(self.cursor_id or "", 0)
         self._order_is_old = hold
-        if order == self.order:
-            if not order:
-                self.refresh()  # the reason why there is none may be another
-            return
-        before = self._row_of.get(self.cursor_id or "", 0)
-        self.order = order
-        self._row_of = {id_: row for row, id_ in enumerate(order)}
-        self._drawn = {id_: cells for id_, cells in self._drawn.items() if id_ in self._row_of}
-        self.virtual_size = Size(self.size.width, len(order) + 1)
-        self._keep_cursor(before)
-        self.refresh()
+        if not hold:
+            self._sorted_at = look.now
+        if self.rows.arrange(look, hold=hold):
+            self._drawn.keep(self.rows.row_of)
+            if len(self.order) != had:
+                self._resize()
+            self._keep_cursor(before)
+            self.refresh()
+        elif not self.order:
+            self.refresh()  # the reason why there is none may be another
+
+    def _show_order(self) -> None:
+        """The filter is another, or its long pass is over."""
+        self._arrange(self.look())
+        self.post_message(self.Arranged())
 
     def _keep_cursor(self, before: int) -> None:
         lost = self.cursor_id
-        if lost is not None and lost in self._row_of:
-            self._scroll_to_row(self._row_of[lost])
+        if lost is not None and lost in self.rows.row_of:
+            row = self.rows.row_of[lost]
+            if self.is_following and row != before:
+                self.scroll_to(y=max(self.scroll_offset.y + row - before, 0), animate=False, force=True)
+            self._scroll_to_row(row)
             return
         self.cursor_id = self.order[min(before, len(self.order) - 1)] if self.order else None
-        if lost is not None and lost not in self._look().store.items(self.kind):
+        if lost is not None and lost not in self.look().store.items(self.kind):
+            self.is_following = False
             self.post_message(self.Lost(self.kind, lost))
         if self.cursor_id is not None:
             self.post_message(self.Moved(self.kind, self.cursor_id))
-            self._scroll_to_row(self._row_of[self.cursor_id])
-
-    def _matches(self, view: AnyView, look: Look) -> bool:
-        hay = " ".join(column.cell(view, look)[0] for column in self._columns if column.key not in LONG_IDS).lower()
-        for word in self.filter_text.lower().split():
-            if word.startswith("!") and len(word) > 1:
-                if word[1:] in hay:
-                    return False
-            elif word not in hay and not (len(word) >= ID_PART and word in view.id.lower()):
-                return False
-        return True
+            self._scroll_to_row(self.rows.row_of[self.cursor_id])
 
     # ---- keys -----------------------------------------------------------------------------------------
 
     def on_key(self, event: Key) -> None:
         """Hold the order while keys are pressed."""
-        self._key_at = self._look().now
+        self._key_at = self._present().now
 
     def on_resize(self, event: Resize) -> None:
         """Choose the columns for the new width."""
-        self._plan = plan(self._columns, self.size.width - 2, gap=len(GAP))
-        self.virtual_size = Size(self.size.width, len(self.order) + 1)
-        self._drawn.clear()
-        if self.cursor_id in self._row_of:
-            self._scroll_to_row(self._row_of[self.cursor_id])
-        self.refresh()
+        self.replan()
+        if self.cursor_id in self.rows.row_of:
+            self._scroll_to_row(self.rows.row_of[self.cursor_id])
 
     def on_focus(self) -> None:
         """The cursor is drawn stronger in the pane that has the focus."""
@@ -283,7 +337,11 @@ class LiveTable(ScrollView, can_focus=True):
 
     def action_cursor(self, by: int) -> None:
         """Move the cursor by rows."""
-        self._move_to(self._row_of.get(self.cursor_id or "", 0) + by)
+        self._move_to(self.rows.row_of.get(self.cursor_id or "", 0) + by)
+
+    def action_row(self, number: int) -> None:
+        """Move to a row by its number, from 1 on."""
+        self._move_to(number - 1)
 
     def action_edge(self, end: int) -> None:
         """Move to the first (-1) or last (1) row."""
@@ -297,40 +355,109 @@ class LiveTable(ScrollView, can_focus=True):
         """Move by half pages."""
         self.action_cursor(by * max((self.size.height - 1) // 2, 1))
 
+    def action_sideways(self, by: int) -> None:
+        """Move so many columns to the side. Where columns were left out for want of room, all are laid out."""
+        if not self.is_wide:
+            self.action_wide()
+        starts = [0]
+        for _, size in self.plan[:-1]:
+            starts.append(starts[-1] + size + len(GAP))
+        left = self.scroll_offset.x
+        at = max(number for number, start in enumerate(starts) if start <= left) if left else 0
+        self.scroll_to(x=starts[min(max(at + by, 0), len(starts) - 1)], animate=False, force=True)
+
+    def action_side(self, end: int) -> None:
+        """Move to the first (-1) or last (1) columns."""
+        self.scroll_to(x=0 if end < 0 else self.max_scroll_x, animate=False, force=True)
+
     def action_inspect(self) -> None:
         """Open the row under the cursor."""
         if self.cursor_id is not None:
             self.post_message(self.Opened(self.kind, self.cursor_id))
 
-    def action_sort(self) -> None:
-        """Sort by the next column that is shown."""
-        shown = [column for column, _ in self._plan]
-        at = shown.index(self.sort_column) if self.sort_column in shown else -1
-        self.sort_column = shown[(at + 1) % len(shown)] if shown else self.sort_column
-        self._arrange()
+    def action_ask(self, what: str) -> None:
+        """A list to choose from: the column to sort by (`sort`), or those to show (`columns`)."""
+        self.post_message(self.Asked(self, what))
+
+    def action_sort_beside(self, by: int) -> None:
+        """Sort by the next column that is shown, or the one before."""
+        shown = [column for column, _ in self.plan]
+        at = shown.index(self.rows.sort_column) if self.rows.sort_column in shown else -1
+        if shown:
+            self.sort_by(shown[(at + by) % len(shown)].key)
+
+    def sort_by(self, key: str) -> None:
+        """Sort by a column; by the present one: the other way round."""
+        rows = self.rows
+        rows.is_reversed = not rows.is_reversed if rows.sort_column.key == key else False
+        rows.sort_column = next((column for column in self.columns if column.key == key), rows.sort_column)
+        self._show_order()
+        self.refresh()
 
     def action_reverse(self) -> None:
         """Turn the order round."""
-        self.is_reversed = not self.is_reversed
-        self._arrange()
+        self.sort_by(self.rows.sort_column.key)
+
+    def action_wide(self) -> None:
+        """All columns, to be looked at sideways, or those that fit."""
+        self.is_wide = not self.is_wide
+        self.replan()
+
+    def hide(self, key: str) -> None:
+        """Take a column off or put it back; one always stays."""
+        hidden = self.hidden ^ {key}
+        if len(hidden) < len(self.columns):
+            self.hidden = hidden
+            self.replan()
 
     def action_freeze(self) -> None:
         """Hold order and values, or let them go on."""
         if self._frozen is None:
-            look = self._look()
-            self._frozen = {id_: self._cells(id_, look) for id_ in self.order}
+            present = self._present()
+            self._frozen = Look(present.store.held(), present.now, present.glyphs)
         else:
             self._frozen = None
             self.sync(None)
         self.post_message(self.Arranged())
 
-    def _arrange(self) -> None:
-        if not self.is_frozen:
-            self._reorder(self._look())
+    def action_follow(self) -> None:
+        """Keep the row under the cursor where it is on the screen when the order changes, or no longer."""
+        self.is_following = not self.is_following
+        self.post_message(self.Arranged())
+
+    def action_mark(self) -> None:
+        """Mark or unmark the row under the cursor, and go to the next."""
+        if self.cursor_id is not None:
+            self.marks.toggle(self.cursor_id)
+            self._refresh_cursor()
+            self.action_cursor(1)
+            self.post_message(self.Arranged())
+
+    def action_mark_range(self) -> None:
+        """Begin a range at the cursor; the second time, mark everything in it."""
+        if self.marks.anchor is None:
+            self.marks.anchor = self.cursor_id
+        else:
+            self.marks.add(self.marks.reached(self.order, self.rows.row_of, self.cursor_id))
+            self.marks.anchor = None
+        self._repaint_marks()
+
+    def action_mark_all(self) -> None:
+        """Mark everything that the filter shows."""
+        self.marks.add(self.order)
+        self._repaint_marks()
+
+    def action_unmark(self) -> None:
+        """Unmark everything."""
+        self.marks.clear()
+        self._repaint_marks()
+
+    def _repaint_marks(self) -> None:
         self.refresh()
         self.post_message(self.Arranged())
 
     def _move_to(self, row: int) -> None:
+        self._key_at = self._present().now
         if not self.order:
             return
         row = min(max(row, 0), len(self.order) - 1)
@@ -339,13 +466,15 @@ class LiveTable(ScrollView, can_focus=True):
             self.cursor_id = self.order[row]
             self._scroll_to_row(row)
             self._refresh_cursor()
+            if self.marks.anchor is not None:
+                self.refresh()
             self.post_message(self.Moved(self.kind, self.cursor_id))
         else:
             self._scroll_to_row(row)
 
     def _refresh_cursor(self) -> None:
-        if self.cursor_id in self._row_of:
-            self._refresh_row(self._row_of[self.cursor_id])
+        if self.cursor_id in self.rows.row_of:
+            self._refresh_row(self.rows.row_of[self.cursor_id])
 
     def _scroll_to_row(self, row: int) -> None:
         height = max(self.size.height - 1, 1)

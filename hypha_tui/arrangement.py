@@ -1,0 +1,45 @@
+"""How an operator arranged each table, kept over restarts: sort order, columns, filter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hypha_tui.folders import write_private
+
+FILE: Final = "view.json"
+
+
+class Arrangement(msgspec.Struct, frozen=True, kw_only=True):
+    """One table. `sort` is the key of a column, `hidden` are keys of columns."""
+
+    sort: str = ""
+    is_reversed: bool = False
+    is_wide: bool = False
+    hidden: list[str] = []
+    filter: str = ""
+
+
+def load(file: Path | None) -> tuple[dict[str, Arrangement], str]:
+    """Arrangements by the id of their table, and what is wrong with the file, if anything is."""
+    if file is None:
+        return {}, ""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Arrangement]), ""
+    except FileNotFoundError:
+        return {}, ""
+    except OSError as error:
+        return {}, f"{file} cannot be read: {error.strerror}; tables are as at first"
+    except msgspec.DecodeError as error:
+        return {}, f"{file} is broken ({error}); tables are as at first"
+
+
+def save(file: Path, arrangements: Mapping[str, Arrangement]) -> None:
+    """Write them; where that fails they are kept until the end only."""
+    try:
+        write_private(file, msgspec.json.format(msgspec.json.encode(arrangements)).decode() + "\n")
+    except OSError:
+        return
