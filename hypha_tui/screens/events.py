@@ -16,7 +16,7 @@ from hypha_tui.widgets.event_log import EventLog
 class EventsView(View):
     """One log."""
 
-    scopes = ("log",)
+    scopes = ("lines", "log")
 
     def __init__(self, drawing: Drawing, look: Callable[[], Look], wall: Callable[[], float]) -> None:
         super().__init__("events", drawing, look)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,15 +12,16 @@ from textual.widget import Widget
 
 from hypha_tui.screens.view import Target, View
 from hypha_tui.store import text
-from hypha_tui.store.cluster import FINISHED, Changes
-from hypha_tui.store.columns import COLUMNS, STATE_TONES, Cell, Column, Look, lease_tone
+from hypha_tui.store.cluster import Changes
+from hypha_tui.store.columns import COLUMNS, Cell, Column, Look
+from hypha_tui.store.digest import leases_digest, links_digest, slices_digest, transfers_digest
 from hypha_tui.store.summary import brief
 from hypha_tui.widgets.curve import Curve
-from hypha_tui.widgets.drawing import Drawing, Line
+from hypha_tui.widgets.drawing import Drawing
 from hypha_tui.widgets.event_log import EventLog
 from hypha_tui.widgets.lines import Lines
 from hypha_tui.widgets.live_table import LiveTable
-from node.views import AnyView, DatasetView, JobView, LeaseView, PeerView, TransferView
+from node.views import AnyView, JobView
 
 
 class OverviewView(View):
@@ -39,7 +39,8 @@ class OverviewView(View):
         self._table_height = 0
         self._curve_title = ""
         self._leases = Lines(drawing, id="over-leases", classes="panel")
-        self._cluster = Lines(drawing, id="over-cluster", classes="panel")
+        self._slices = Lines(drawing, id="over-slices", classes="panel")
+        self._links = Lines(drawing, id="over-links", classes="panel")
         self._curve = Curve(drawing, id="over-curve", classes="panel")
         self._transfers = Lines(drawing, id="over-transfers", classes="panel")
         self._events = EventLog(drawing, look, wall, id="over-events")
@@ -50,7 +51,8 @@ class OverviewView(View):
         titles: list[tuple[Widget, str]] = [
             (self._jobs_panel, "Jobs"),
             (self._leases, "Leases"),
-            (self._cluster, "Cluster"),
+            (self._slices, "Slices"),
+            (self._links, "Links"),
             (self._curve, "Validation loss"),
             (self._transfers, "Transfers"),
             (self._events, "Events"),
@@ -60,10 +62,11 @@ class OverviewView(View):
         with Container(id="over-top"):
             yield self._jobs_panel
             yield self._leases
-            yield self._cluster
+            yield self._slices
         with Container(id="over-middle"):
             yield self._curve
             yield self._transfers
+            yield self._links
         yield self._events
 
     def sync(self, changes: Changes | None) -> None:
@@ -71,9 +74,10 @@ class OverviewView(View):
         look = self.look()
         self._jobs.sync(changes)
         self._show_job(look)
-        self._leases.show(_leases(look, self._leases.size.width))
-        self._cluster.show(_cluster(look))
-        self._transfers.show(_transfers(look, self._transfers.size.width))
+        self._leases.show(leases_digest(look, self._leases.size.width))
+        self._slices.show(slices_digest(look, self._slices.size.width))
+        self._links.show(links_digest(look, self._links.size.width))
+        self._transfers.show(transfers_digest(look, self._transfers.size.width))
         self._events.sync(changes is None or changes.events)
 
     def _show_job(self, look: Look) -> None:
@@ -123,82 +127,3 @@ def _job_columns() -> list[Column[AnyView]]:
 
 def _eval_loss(view: AnyView, _look: Look) -> Cell:
     return text.number(view.eval_loss if isinstance(view, JobView) else None), "text"
-
-
-def _leases(look: Look, width: int) -> list[Line]:
-    leases = look.store.views(LeaseView)
-    words: Counter[tuple[str, str]] = Counter()
-    soon: list[tuple[float, LeaseView]] = []
-    for lease in leases:
-        left = look.store.remaining_s(lease.id, look.now)
-        words[lease_tone(lease, left)] += 1
-        if lease.state == "held":
-            soon.append((left, lease))
-    if not leases:
-        return [[("no leases", "dim")]]
-    counts: Line = []
-    for (tone, word), number in sorted(words.items(), key=lambda entry: -entry[1]):
-        counts += [(f"{look.glyphs.state.get(tone, ' ')} {word} ", tone), (f"{number}  ", "text")]
-    lines = [counts, [("next to renew", "dim")]]
-    bar_width = 10 if width >= 34 else 6
-    for left, lease in sorted(soon, key=lambda entry: entry[0])[:8]:
-        tone, _ = lease_tone(lease, left)
-        what = f"{look.store.name_of(lease.worker)} {look.glyphs.dot} {lease.executor}"
-        name = text.fit(what if width >= 40 else what.split()[0], max(width - bar_width - 8, 6), mark=look.glyphs.cut)
-        part = left / lease.duration_s if lease.duration_s else 0.0
-        lines.append([(f"{name} ", "text"), (f"{look.glyphs.bar(part, bar_width)} {left:4.1f}s", tone)])
-    return lines
-
-
-def _transfers(look: Look, width: int) -> list[Line]:
-    transfers = look.store.views(TransferView)
-    active = sorted((one for one in transfers if one.state == "active"), key=lambda one: (-one.age_s, one.id))
-    failed = sum(one.state == "failed" for one in transfers)
-    speed = sum(one.bytes_per_s for one in active)
-    head: Line = [(f"{len(active)} active  {text.rate(speed)}", "text")]
-    if failed:
-        head.append((f"  {look.glyphs.state['lost']} {failed} failed", "lost"))
-    lines = [head]
-    bar_width = 8 if width >= 34 else 4
-    ended = [one for one in transfers if one.state != "active"]
-    ended.sort(key=lambda one: (look.store.age_s("transfer", one.id, look.now), one.id))
-    for one in [*active, *ended][:24]:
-        part = one.done_bytes / one.size_bytes if one.size_bytes else 0.0
-        source = look.store.name_of(one.source) if width >= 34 else ""
-        where = f"{one.what} {source}{look.glyphs.arrow}{look.store.name_of(one.target)}"
-        tone = STATE_TONES.get(one.state, "dim")
-        if one.state == "active":
-            right = f" {look.glyphs.bar(part, bar_width)} {part * 100:3.0f}%"
-        else:
-            right = f" {look.glyphs.state[tone]} {text.rate(one.bytes_per_s) if one.state == 'done' else 'failed':>9}"
-        room = max(width - len(right), 8)
-        lines.append([(text.fit(where, room, mark=look.glyphs.cut), "text"), (right, tone)])
-    return lines
-
-
-def _cluster(look: Look) -> list[Line]:
-    peers = look.store.views(PeerView)
-    states = Counter(peer.state for peer in peers)
-    line: Line = []
-    for state, number in states.most_common():
-        word, tone = look.state(STATE_TONES.get(state, "dim"), state)
-        line += [(f"{word} ", tone), (f"{number}  ", "text")]
-    lines = [line or [("no peers yet", "dim")]]
-    datasets = {view.name: view for view in look.store.views(DatasetView)}
-    for dataset in sorted(datasets.values(), key=lambda view: view.name)[:3]:
-        lines.append(
-            [
-                (f"{text.clean(dataset.name)}  ", "data"),
-                (f"{dataset.slices:,} slice{'' if dataset.slices == 1 else 's'}", "text"),
-            ]
-        )
-    jobs = look.store.views(JobView)
-    running = [job for job in jobs if job.state not in FINISHED]
-    up = sum(job.bytes_up for job in jobs)
-    down = sum(job.bytes_down for job in jobs)
-    speed = sum(job.samples_per_s or 0.0 for job in running)
-    sent = f"{look.glyphs.up}{text.size(up)} {look.glyphs.down}{text.size(down)}"
-    lines.append([("updates ", "dim"), (sent, "text")])
-    plural = "" if len(running) == 1 else "s"
-    lines.append([(f"{text.number(speed, 1)} samples/s in {len(running)} job{plural}", "text")])
-    return lines

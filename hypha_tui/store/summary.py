@@ -8,12 +8,14 @@ import msgspec
 
 from hypha_tui.store import text
 from hypha_tui.store.advance import advance
-from hypha_tui.store.cluster import FINISHED
-from hypha_tui.store.columns import STATE_TONES, Cell, Look, eta_s, lease_tone, resources, uptime_s
+from hypha_tui.store.cluster import FINISHED, SeenEvent
+from hypha_tui.store.columns import STATE_TONES, Cell, Look, eta_s, lease_tone, resources, shown_state, uptime_s
 from node.views import AnyView, DatasetView, JobView, LeaseView, PeerView, TaskView, TransferView
 
 Line = list[Cell]
 LABEL_WIDTH: Final = 13
+RENEW_AT: Final = 1 / 3
+"""When a scheduler renews a lease at the latest; one whose worker is silent, sooner."""
 ENDED: Final = frozenset({"finished", "failed", "cancelled", "lost"})
 REASON_WIDTH: Final = 62
 DETAIL_WIDTH: Final = 58
@@ -33,6 +35,27 @@ def summary(view: AnyView, look: Look) -> list[Line]:
             return _job(view, look)
         case DatasetView():
             return _dataset(view, look)
+
+
+def event_summary(seen: SeenEvent, look: Look, when: str) -> list[Line]:
+    """What there is to know about an event."""
+    event = seen.event
+    tone = {"warning": "late", "error": "lost"}.get(event.level, "ok")
+    lines = [
+        _row("level", look.state(tone, event.level)),
+        _row("what", (event.name, "title")),
+        _row("when", (when, "text"), (f"   {text.long_age(look.now - seen.at)} ago", "dim")),
+        _row("told by", look.name(event.node)),
+    ]
+    words = text.wrap(look.store.with_names(event.text), REASON_WIDTH, 40)
+    lines += [_row("" if number else "words", (part, "text")) for number, part in enumerate(words)]
+    return lines + [_row(name, (look.store.with_names(value), "text")) for name, value in event.fields.items()]
+
+
+def event_json(seen: SeenEvent) -> list[Line]:
+    """The event as the API gives it."""
+    pretty = msgspec.json.format(msgspec.json.encode(seen.event), indent=2).decode()
+    return [[(text.clean(line), "text")] for line in pretty.splitlines()]
 
 
 def json_lines(view: AnyView) -> list[Line]:
@@ -63,7 +86,7 @@ def _peer(peer: PeerView, look: Look) -> list[Line]:
     certificate = "-" if peer.certificate_days is None else f"{peer.certificate_days:.0f} days left"
     free = f"{resources(peer.free)} free of " if peer.free is not None else ""
     lines = [
-        _row("state", _state(peer.state, look), (f"  {look.store.with_names(peer.reason)}", "late")),
+        _row("state", _state(shown_state(peer), look), (f"  {look.store.with_names(peer.reason)}", "late")),
         _row("roles", (", ".join(peer.roles), "text")),
         _row("id", (peer.id, "text")),
         _row("round trip", (f"{text.number(peer.rtt_ms, 1)} ms", "text")),
@@ -71,6 +94,13 @@ def _peer(peer: PeerView, look: Look) -> list[Line]:
         _row("certificate", (certificate, "text")),
         _row("resources", (f"{free}{resources(peer.total)}", "text")),
     ]
+    if peer.executors:
+        lines.append(_row("executors", (", ".join(peer.executors), "text")))
+    if peer.price is not None:
+        floor = f"   not below {peer.floor:.2f}" if peer.floor else ""
+        lines.append(_row("price", (f"{peer.price:.2f} an hour", "text"), (floor, "dim")))
+    if peer.gpu_name:
+        lines.append(_row("gpu", (peer.gpu_name, "text")))
     if "worker" in peer.roles:
         lines.append(_row("leases", (f"{held} held, {len(leases)} in all", "text")))
     return lines + [_row("address" if number == 0 else "", (a, "text")) for number, a in enumerate(peer.addresses)]
@@ -80,7 +110,7 @@ def _lease(lease: LeaseView, look: Look) -> list[Line]:
     left = look.store.remaining_s(lease.id, look.now)
     tone, word = lease_tone(lease, left)
     part = left / lease.duration_s if lease.duration_s else 0.0
-    renewal = lease.duration_s * 0.75 - (lease.duration_s - left)
+    renewal = lease.duration_s * RENEW_AT - (lease.duration_s - left)
     when = f"in {renewal:.1f}s" if renewal >= 0 else f"{-renewal:.1f}s ago"
     lines = [
         _row("state", look.state(tone, word)),
@@ -95,8 +125,10 @@ def _lease(lease: LeaseView, look: Look) -> list[Line]:
         _row("price", (f"{lease.price:.2f} an hour", "text")),
         _row("age", (text.long_age(look.store.age_s("lease", lease.id, look.now)), "text")),
     ]
+    reason = text.wrap(look.store.with_names(lease.reason), REASON_WIDTH)
+    lines[1:1] = [_row("" if number else "because", (part, "late")) for number, part in enumerate(reason)]
     if lease.state not in ("held", "offered"):
-        del lines[1:3]
+        del lines[1 + len(reason) : 3 + len(reason)]
     return lines
 
 
