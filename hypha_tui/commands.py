@@ -1,9 +1,8 @@
-"""The twin commands: what the screens show and do, for scripts. Each returns the exit code."""
+"""The twin commands for one's own jobs: submitting, trying out, comparing, exporting. Each returns the exit code."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -12,95 +11,22 @@ from typing import cast
 
 from hypha_tui import output
 from hypha_tui.client.api import ApiClient, connected
+from hypha_tui.client.contents import contents_of
 from hypha_tui.client.endpoint import Endpoint
 from hypha_tui.client.export import export as export_model
-from hypha_tui.client.jobfile import pack, read_job
+from hypha_tui.client.jobfile import JOB_FILE, check, pack, read_draft, read_job
 from hypha_tui.client.link import Backoff
-from hypha_tui.store import text
+from hypha_tui.naming import job_id_of
 from hypha_tui.store.advance import advance
-from hypha_tui.store.cluster import FINISHED, ClusterStore, with_names
-from hypha_tui.store.columns import Look
-from hypha_tui.store.glyphs import glyphs_for
-from node.errors import PeerUnreachable, Refused
-from node.views import AnyView, DatasetView, Frame, JobView, LeaseView, PeerView, Point, Snapshot, TransferView
+from hypha_tui.store.cluster import FINISHED
+from hypha_tui.store.difference import difference, spec_of
+from hypha_tui.store.dryrun import dry_run
+from node.errors import PeerUnreachable
+from node.jobspec import JobSpec
+from node.views import DatasetView, Frame, JobView, PeerView
 
-KINDS: dict[str, type[AnyView]] = {
-    "peers": PeerView,
-    "leases": LeaseView,
-    "transfers": TransferView,
-    "jobs": JobView,
-    "datasets": DatasetView,
-}
 PATIENCE_S = 60.0
 """How long `--wait` goes on trying to reach a node that went away."""
-
-
-async def show(endpoint: Endpoint, what: str, *, as_json: bool) -> int:
-    """All objects of a kind."""
-    async with connected(endpoint) as client:
-        views = await client.objects(KINDS[what])
-        if as_json:
-            output.data(views)
-            return 0
-        names: list[AnyView] = [*await client.objects(PeerView), *await client.objects(JobView)]
-    others = [view for view in names if view.kind != KINDS[what].kind]
-    store = ClusterStore()
-    now = time.monotonic()
-    store.apply(Snapshot(seq=1, items=[*views, *others]), now)
-    output.objects(KINDS[what].kind, views, Look(store, now, glyphs_for(os.environ)))
-    return 0
-
-
-async def events(endpoint: Endpoint, *, as_json: bool) -> int:
-    """The last events of all nodes, oldest first."""
-    async with connected(endpoint) as client:
-        found = await client.events()
-        names = {} if as_json else {peer.id: peer.name for peer in await client.objects(PeerView)}
-    if as_json:
-        output.data(found)
-        return 0
-    rows = [
-        [text.age(one.age_s), one.level, names.get(one.node, one.node), one.name, with_names(one.text, names)]
-        for one in found
-    ]
-    output.table(["AGE", "LEVEL", "NODE", "EVENT", "TEXT"], rows)
-    return 0
-
-
-async def metrics(endpoint: Endpoint, job_id: str, *, as_json: bool) -> int:
-    """The history of a job's metrics."""
-    async with connected(endpoint) as client:
-        points = await client.metrics(await _job_id(client, job_id))
-        names = {} if as_json else {peer.id: peer.name for peer in await client.objects(PeerView)}
-    if as_json:
-        output.data(points)
-        return 0
-    points.sort(key=lambda point: (point.name, point.worker, point.round))
-    output.table(["METRIC", "WORKER", "ROUND", "VALUE", "AFTER"], [_metric_row(point, names) for point in points])
-    return 0
-
-
-def _metric_row(point: Point, names: dict[str, str]) -> list[str]:
-    worker = names.get(point.worker, point.worker) or "-"
-    return [point.name, worker, str(point.round), f"{point.value:.6g}", f"{point.t_s:.1f}s"]
-
-
-async def logs(endpoint: Endpoint, job_id: str, task_id: str, *, lines: int, as_json: bool) -> int:
-    """The last lines that a job's tasks wrote. Fails when none of them could be read."""
-    async with connected(endpoint) as client:
-        chunks = await client.logs(await _job_id(client, job_id), task_id, lines)
-        names = {} if as_json else {peer.id: peer.name for peer in await client.objects(PeerView)}
-    if as_json:
-        output.data(chunks)
-    else:
-        for chunk in chunks:
-            if len(chunks) > 1:
-                output.line(f"==> {chunk.task_id} at {names.get(chunk.peer_id, chunk.peer_id)} <==")
-            for line in chunk.lines:
-                output.line(line)
-            if chunk.error:
-                output.note(f"hypha-tui: {chunk.task_id}: {chunk.error}")
-    return 1 if chunks and all(chunk.error for chunk in chunks) else 0
 
 
 async def submit(endpoint: Endpoint, path: Path, *, wait: bool, as_json: bool) -> int:
@@ -123,6 +49,49 @@ async def submit(endpoint: Endpoint, path: Path, *, wait: bool, as_json: bool) -
         if job.model_dir:
             output.line(f"{'model' if job.rounds else 'results'} {job.model_dir}")
     return 0 if job.state == "done" else 1
+
+
+async def try_out(endpoint: Endpoint, path: Path, *, as_json: bool) -> int:
+    """Say all that can be known of a job without sending it. Fails where it would be refused or would have to wait."""
+    draft = read_job(path)
+    spec = check(draft.text, JOB_FILE)
+    contents = contents_of(draft, spec)
+    async with connected(endpoint) as client:
+        peers = cast("list[PeerView]", await client.objects(PeerView))
+        datasets = cast("list[DatasetView]", await client.objects(DatasetView))
+        jobs = cast("list[JobView]", await client.objects(JobView))
+    found = dry_run(spec, contents, peers, datasets, jobs)
+    if as_json:
+        output.data(found.document())
+    else:
+        for label, words, _ in found.rows():
+            output.line(f"{label:<9} {words}")
+        output.note("nothing was sent")
+    return 0 if found.is_good else 1
+
+
+async def compare(endpoint: Endpoint, path: Path, other: str, *, as_json: bool) -> int:
+    """The settings in which a job differs from another: one that the cluster knows, or a file or folder."""
+    new = check(read_job(path).text)
+    changes = difference(await _other(endpoint, other), new)
+    if as_json:
+        output.data([{"key": change.key, "old": change.old, "new": change.new} for change in changes])
+        return 0
+    width = max((len(change.key) for change in changes), default=0)
+    for change in changes:
+        old, now = change.words
+        output.line(f"{change.key:<{width}}  {old} -> {now}")
+    if not changes:
+        output.note("no setting differs")
+    return 0
+
+
+async def _other(endpoint: Endpoint, word: str) -> JobSpec:
+    """The job that a word stands for. A path is one that has a `/` in it or ends in `.toml`."""
+    if "/" in word or word.endswith(".toml"):
+        return check(read_draft(Path(word)).text, word)
+    async with connected(endpoint) as client:
+        return spec_of(await client.spec(await job_id_of(client, word, else_itself=True)))
 
 
 async def _wait(client: ApiClient, job_id: str) -> JobView:
@@ -159,37 +128,10 @@ def _tell(job: JobView, told: str) -> str:
     return line
 
 
-async def cancel(endpoint: Endpoint, job_id: str, *, as_json: bool) -> int:
-    """End a job."""
-    async with connected(endpoint) as client:
-        full_id = await _job_id(client, job_id)
-        ended = [job for job in await client.objects(JobView) if job.id == full_id and job.state in FINISHED]
-        if ended:
-            raise Refused("conflict", f"{full_id} is {ended[0].state}", hint="nothing is left to cancel")
-        await client.cancel(full_id)
-    if as_json:
-        output.data({"job_id": full_id, "cancelled": True})
-    else:
-        output.line(f"{full_id} is being cancelled")
-    return 0
-
-
-async def resume(endpoint: Endpoint, job_id: str, *, as_json: bool) -> int:
-    """Go on with a job."""
-    async with connected(endpoint) as client:
-        full_id = await _job_id(client, job_id)
-        await client.resume(full_id)
-    if as_json:
-        output.data({"job_id": full_id, "resumed": True})
-    else:
-        output.line(f"{full_id} goes on")
-    return 0
-
-
 async def export(endpoint: Endpoint, job_id: str, folder: Path, version: str, *, as_json: bool) -> int:
     """Fetch a job's model. Prints where it is."""
     async with connected(endpoint) as client:
-        full_id = await _job_id(client, job_id, else_itself=True)
+        full_id = await job_id_of(client, job_id, else_itself=True)
         with output.progress(full_id) as on_progress:
             done = await export_model(client, full_id, version, folder, on_progress)
     size_bytes = sum(file.size_bytes for file in done.model.files)
@@ -213,20 +155,3 @@ async def export(endpoint: Endpoint, job_id: str, folder: Path, version: str, *,
 
 def _was_here(was_here: bool) -> str:
     return ", here already" if was_here else ""
-
-
-async def _job_id(client: ApiClient, word: str, *, else_itself: bool = False) -> str:
-    """The id of the job with this id, name, or beginning of an id; never one of several.
-
-    `else_itself`: a word that stands for none is taken for the id of a job that ended too long ago to be shown."""
-    jobs = cast("list[JobView]", await client.objects(JobView))
-    if any(job.id == word for job in jobs):
-        return word
-    found = [job.id for job in jobs if job.name == word] or [job.id for job in jobs if job.id.startswith(word)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise Refused("unknown", f"{len(found)} jobs are called {word!r}", hint=f"name one: {', '.join(found[:5])}")
-    if else_itself:
-        return word
-    raise Refused("unknown", f"there is no job {word!r}", hint="`hypha-tui jobs` lists them")

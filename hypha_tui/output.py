@@ -1,4 +1,4 @@
-"""What the commands print: one JSON document, or a plain aligned table. Data to stdout, everything else to stderr."""
+"""What the commands print: JSON, or a plain aligned table. Data to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from typing import Any
 import msgspec
 from rich.cells import cell_len
 
-from hypha_tui.store.columns import COLUMNS, Look
 from hypha_tui.store.text import clean
-from node.views import AnyView
 
 
 def data(value: Any) -> None:
     """One JSON document."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def json_line(value: Any) -> None:
+    """One JSON document on a line of its own."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
 
 
 def line(text: str) -> None:
@@ -47,17 +50,13 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns two spaces apart, as wide as they must be."""
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, has_head: bool = True, least: Sequence[int] = ()
+) -> None:
+    """Columns two spaces apart, as wide as they must be, and as `least` says."""
     shown = [[clean(cell) for cell in row] for row in (head, *rows)]
     widths = [max(cell_len(row[number]) for row in shown) for number in range(len(head))]
-    for row in shown:
+    widths = [max(pair) for pair in zip(widths, least, strict=True)] if least else widths
+    for row in shown if has_head else shown[1:]:
         cells = [cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
-
-
-def objects(kind: str, views: Sequence[AnyView], look: Look) -> None:
-    """A table of objects with the columns of the screen, ids whole."""
-    columns = COLUMNS[kind]
-    rows = [[column.cell(view, look)[0] for column in columns] for view in views]
-    table([column.title for column in columns], rows)

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,15 +78,26 @@ def storage_bytes(folder: Path) -> int:
 
 def gpu_bytes() -> int:
     """Memory of the NVIDIA GPUs that CUDA programs of ours would see; 0 without a driver or without nvidia-ml-py."""
+    return sum(size for _, size in _gpus())
+
+
+def gpu_name() -> str:
+    """What these GPUs are called: `2x NVIDIA H100`, or empty. Asks drivers: may take seconds."""
+    counts = Counter(name for name, _ in _gpus())
+    return ", ".join(name if count == 1 else f"{count}x {name}" for name, count in counts.items())
+
+
+def _gpus() -> list[tuple[str, int]]:
+    """Name and memory of each device that CUDA programs of ours would see."""
     try:
         import pynvml
     except ImportError:
-        return 0
+        return []
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return 0
-    sizes: dict[str, int] = {}
+        return []
+    found: dict[str, tuple[str, int]] = {}
     try:
         for index in range(pynvml.nvmlDeviceGetCount()):
             # MIG and unified-memory devices may not tell
@@ -93,13 +105,15 @@ def gpu_bytes() -> int:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = pynvml.nvmlDeviceGetUUID(handle)
                 uuid = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
-                sizes[uuid] = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+                name = pynvml.nvmlDeviceGetName(handle)
+                name = name.decode() if isinstance(name, bytes) else str(name)
+                found[uuid] = (name, int(pynvml.nvmlDeviceGetMemoryInfo(handle).total))
     except pynvml.NVMLError:
-        return 0
+        return []
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-    return sum(sizes[uuid] for uuid in visible(list(sizes), os.environ.get("CUDA_VISIBLE_DEVICES")))
+    return [found[uuid] for uuid in visible(list(found), os.environ.get("CUDA_VISIBLE_DEVICES"))]
 
 
 def visible(uuids: list[str], setting: str | None) -> list[str]:

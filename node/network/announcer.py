@@ -19,7 +19,7 @@ from node.network.knowledge import Knowledge
 from node.store import Store
 from node.version import __version__
 from node.views import PeerView
-from node.wire import Advertisement, PeerRecord, ProviderRecord, Record, Resources
+from node.wire import Advertisement, Mountable, PeerRecord, ProviderRecord, Record, Resources
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,8 @@ class Announcer:
         self._again = asyncio.Event()
         self._places: list[listeners.Place] = []
         self._resources: tuple[Resources | None, Resources | None] = (None, None)
-        self._offer: tuple[list[str], float | None, float, str] = ([], None, 0.0, "")
+        self._offer: tuple[list[str], float | None, float, str, list[Mountable] | None] = ([], None, 0.0, "", None)
+        self._marks = (False, False)
         self._provided: dict[str, ProviderRecord] = {}
         knowledge.on_own = self._meet_earlier_life
 
@@ -145,9 +146,14 @@ class Announcer:
         self._resources = (total, free)
         self._show()
 
-    def offer(self, executors: list[str], price: float, floor: float, gpu_name: str) -> None:
-        """What this node's worker runs, on which GPUs, and what it asks, for whoever looks."""
-        self._offer = (executors, price, floor, gpu_name)
+    def offer(self, executors: list[str], price: float, floor: float, gpu_name: str, mounts: list[Mountable]) -> None:
+        """What this node's worker runs, on which GPUs, what it asks, and what jobs may mount, for whoever looks."""
+        self._offer = (executors, price, floor, gpu_name, mounts)
+        self._show()
+
+    def mark(self, *, cordoned: bool, draining: bool) -> None:
+        """Whether this node's worker is cordoned, and drained, for whoever looks."""
+        self._marks = (cordoned, draining)
         self._show()
 
     def _announce(self) -> None:
@@ -177,7 +183,7 @@ class Announcer:
 
     def _show(self) -> None:
         total, free = self._resources
-        executors, price, floor, gpu_name = self._offer
+        executors, price, floor, gpu_name, mounts = self._offer
         self._board.put(
             PeerView(
                 id=self._identity.peer_id,
@@ -195,6 +201,9 @@ class Announcer:
                 price=price,
                 floor=floor,
                 gpu_name=gpu_name,
+                mounts=mounts,
+                cordoned=self._marks[0],
+                draining=self._marks[1],
             )
         )
 

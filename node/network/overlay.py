@@ -42,6 +42,7 @@ from node.wire import (
     Gossip,
     Hello,
     Message,
+    Mountable,
     PeerRecord,
     ProviderRecord,
     Request,
@@ -288,9 +289,14 @@ class Overlay:
         """What this node has and what of it is free, for whoever looks."""
         self._announcer.describe(total, free)
 
-    def offer(self, executors: list[str], price: float, floor: float, gpu_name: str) -> None:
-        """What this node's worker runs (`class/name`), on which GPUs, and what it asks an hour, for whoever looks."""
-        self._announcer.offer(executors, price, floor, gpu_name)
+    def offer(self, executors: list[str], price: float, floor: float, gpu_name: str, mounts: list[Mountable]) -> None:
+        """What this node's worker runs (`class/name`), on which GPUs, what it asks an hour, and what jobs may mount,
+        for whoever looks."""
+        self._announcer.offer(executors, price, floor, gpu_name, mounts)
+
+    def mark(self, *, cordoned: bool, draining: bool) -> None:
+        """Whether this node's worker is cordoned, and drained, for whoever looks."""
+        self._announcer.mark(cordoned=cordoned, draining=draining)
 
     async def provide(self, dataset: str, digest: str, slices: int, rows: int, size_bytes: int) -> None:
         """Tell the cluster that this node serves a dataset, and go on telling it."""

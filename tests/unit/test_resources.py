@@ -141,6 +141,7 @@ def driver(*sizes: int | None) -> types.ModuleType:
         nvmlDeviceGetCount=lambda: len(sizes),
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetUUID=lambda index: f"GPU-{index}".encode(),
+        nvmlDeviceGetName=lambda index: f"NVIDIA H{100 + index // 2 * 100}",
         nvmlDeviceGetMemoryInfo=memory,
     )
     return module
@@ -150,6 +151,7 @@ def test_video_memory_is_the_sum_of_the_devices_that_tell(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "pynvml", driver(10, None, 30))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert resources.gpu_bytes() == 40
+    assert resources.gpu_name() == "NVIDIA H100, NVIDIA H200"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2")
     assert resources.gpu_bytes() == 30
 
