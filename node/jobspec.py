@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from node.jobbounds import check_inference, check_training
 from node.modeltypes import PREPROCESSORS, TASKS, normalised
+from node.mounts import checked
 from node.schema import Origin, Strict, convert, nearest, parse_toml
-from node.wire import Aggregation, InnerOptimizer, ModelSource, OuterOptimizer, Output, Resources, Sync
+from node.wire import Aggregation, BindMount, InnerOptimizer, ModelSource, OuterOptimizer, Output, Resources, Sync
 
 INFERENCE_BATCH = 16
 
@@ -117,6 +118,18 @@ class CheckpointSpec(Strict, frozen=True):
     keep: int = 2
 
 
+class PartitionSpec(Strict, frozen=True):
+    """Which worker is given which slices. `num_partitions` and `hash_seed` are of `hash`, `ranges` (of slices, one for
+    each worker, the end not included) of `range`, `base` and `rebalance_threshold` of `adaptive`."""
+
+    strategy: Literal["first-come", "round-robin", "contiguous", "hash", "range", "adaptive"] = "first-come"
+    num_partitions: int = 64
+    hash_seed: int = 0
+    ranges: list[tuple[int, int]] = []
+    base: Literal["round-robin", "contiguous", "hash"] = "round-robin"
+    rebalance_threshold: float = 0.2
+
+
 class OutputSpec(Strict, frozen=True):
     """What an inference job writes of each row, and where; the fields of `wire.Output`."""
 
@@ -198,6 +211,7 @@ class InferenceTable(Strict, frozen=True):
     dataset_name: str = ""
     batch_size: int = INFERENCE_BATCH
     precision: str = "fp32"
+    bind_mounts: list[BindMount] = []
 
 
 class JobTable(Strict, frozen=True):
@@ -219,6 +233,8 @@ class JobTable(Strict, frozen=True):
     sync: SyncSpec = SyncSpec()
     aggregation: AggregationSpec = AggregationSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
+    partition: PartitionSpec = PartitionSpec()
+    bind_mounts: list[BindMount] = []
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,6 +255,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     sync: SyncSpec = SyncSpec()
     aggregation: AggregationSpec = AggregationSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
+    partition: PartitionSpec = PartitionSpec()
     worker: Resources = Resources()
     worker_executor: str = ""
     parameter_server: Resources = Resources()
@@ -249,6 +266,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Of an inference job alone. It has no rounds and no optimizers; these fields say so."""
     batch_size: int = 0
     model_job: str = ""
+    bind_mounts: list[BindMount] = []
+    """What all tasks of the job see of their worker's machine, each with its `container_path`."""
 
     @property
     def is_inference(self) -> bool:
@@ -337,12 +356,14 @@ def job_from(data: Mapping[str, Any], origin: Origin, *, lax: bool = False) -> J
         sync=table.sync,
         aggregation=table.aggregation,
         checkpoint=table.checkpoint,
+        partition=table.partition,
         worker=worker,
         worker_executor=worker_executor,
         parameter_server=server,
         parameter_server_executor=server_executor,
         worker_price=resources.worker_price,
         parameter_server_price=resources.parameter_server_price,
+        bind_mounts=_mounts(table, origin),
     )
     check_training(spec, origin)
     return spec
@@ -370,6 +391,7 @@ def _inference(table: InferenceTable, origin: Origin) -> JobSpec:
         worker_price=resources.worker_price,
         output=msgspec.structs.replace(output, format=output.format or _format_of(output.kind)),
         batch_size=table.batch_size,
+        bind_mounts=_mounts(table, origin),
     )
     check_inference(spec, origin)
     return spec
@@ -380,6 +402,11 @@ def _dataset(table: JobTable | InferenceTable, origin: Origin) -> str:
     if not dataset:
         raise origin.error(["dataset"], "is missing", "name the dataset the workers read")
     return dataset
+
+
+def _mounts(table: JobTable | InferenceTable, origin: Origin) -> list[BindMount]:
+    has_code = any(model and normalised(model.type) == "torch" for model in (table.model, table.preprocessor))
+    return checked(table.bind_mounts, origin.inside("bind_mounts"), has_code=has_code)
 
 
 def _format_of(kind: str) -> str:

@@ -135,6 +135,10 @@ MIGRATIONS: list[str] = [
         PRIMARY KEY (job_id, slice)
     ) STRICT, WITHOUT ROWID
     """,
+    # Commands of operators are good for one time.
+    """
+    CREATE TABLE commands (nonce TEXT PRIMARY KEY, taken_unix REAL NOT NULL) STRICT, WITHOUT ROWID
+    """,
 ]
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from node.wire import Resources
+from node.wire import Mountable, Resources
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerView(View, frozen=True, tag="peer", tag_field="kind"):
-    """A node. `state`: up, unreachable, left."""
+    """A node. `state`: up, unreachable, left.
+
+    A worker also tells its `executors` (`class/name`), the `price` an hour that it asks, and the `floor` below which it
+    does not answer a bid; `cordoned` it offers nothing, `draining` it hands over what it runs as well.
+    """
 
     kind: ClassVar[str] = "peer"
     name: str
@@ -36,10 +40,21 @@ class PeerView(View, frozen=True, tag="peer", tag_field="kind"):
     certificate_days: float | None = None
     uptime_s: float | None = None
     reason: str = ""
+    executors: list[str] = []
+    price: float | None = None
+    floor: float = 0.0
+    gpu_name: str = ""
+    cordoned: bool = False
+    draining: bool = False
+    mounts: list[Mountable] | None = None
+    """What jobs may mount; None where the node does not say."""
 
 
 class LeaseView(View, frozen=True, tag="lease", tag_field="kind"):
-    """A lease, as its worker knows it. `state`: offered, held, expired, released, lapsed (an offer never accepted)."""
+    """A lease, as its worker knows it. `state`: offered, held, expired, released, lapsed (an offer never accepted).
+
+    One whose worker cannot be asked is shown as expired, with a `reason`, for the `remaining_s` that it had left.
+    """
 
     kind: ClassVar[str] = "lease"
     worker: str
@@ -54,6 +69,7 @@ class LeaseView(View, frozen=True, tag="lease", tag_field="kind"):
     renewals: int
     age_s: float
     task_id: str = ""
+    reason: str = ""
 
 
 class TransferView(View, frozen=True, tag="transfer", tag_field="kind"):
@@ -93,7 +109,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobView(View, frozen=True, tag="job", tag_field="kind"):
-    """A job. `state`: queued, waiting, starting, running, exporting, done, failed, cancelled; `reason` says why.
+    """A job. `state`: queued, waiting, starting, running, pausing, paused, exporting, done, failed, cancelled;
+    `reason` says why.
 
     `round` rounds of `rounds` are committed. `slices` counts the present epoch's rows by state, or, of a job without
     rounds, its slices. `age_s` is since it was submitted, `took_s` until it ended.
@@ -135,6 +152,12 @@ class DatasetView(View, frozen=True, tag="dataset", tag_field="kind"):
     rows: int
     size_bytes: int
     digest: str
+    state: str = "ready"
+    """`hashing` while its slices are read for its manifest, else `ready`."""
+    progress: float = 1.0
+    """The part of its bytes that has been read while it is `hashing`."""
+    split_of: str = ""
+    """The dataset that it is a part of."""
 
 
 AnyView = PeerView | LeaseView | TransferView | JobView | DatasetView
@@ -154,7 +177,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
     """One value of a job's metric. `worker` is empty for a value of the whole job. `t_s`: since the job began.
-    Names: loss, eval_loss, samples_per_s, learning_rate, bytes_up, bytes_down, or an executor's own."""
+    Names: loss, eval_loss, samples_per_s, learning_rate, bytes_up and bytes_down (so far), bytes_round (both ways, in
+    this round), compression (how many times smaller updates were than the weights they are for), samples_total (so
+    far), or an executor's own."""
 
     job_id: str
     name: str
@@ -190,6 +215,13 @@ class SubmitResult(msgspec.Struct, frozen=True, kw_only=True):
 
     job_id: str
     scheduler: str
+
+
+class ActResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease is let go, or a worker is told. `node` carried it out: the lease's scheduler, or the worker."""
+
+    id: str
+    node: str
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,6 +263,70 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
     peer_id: str
     lines: list[str]
     error: str = ""
+
+
+class LeaseMark(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a lease, `age_s` ago. `name`: offered, accepted, renewed, dispatched (its task is
+    started), released, expired, lapsed, lost."""
+
+    name: str
+    age_s: float
+    text: str = ""
+
+
+class LeaseHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The life of a lease, oldest mark first. The last renewals are marks, `earlier_renewals` are not.
+
+    What its scheduler plans: `next_renewal_s` from now (negative: it is due); None where that is not known. `problems`:
+    why something is missing.
+    """
+
+    lease_id: str
+    marks: list[LeaseMark]
+    earlier_renewals: int = 0
+    next_renewal_s: float | None = None
+    problems: list[str] = []
+
+
+SLICE_AVAILABLE = "."
+SLICE_ASSIGNED = "a"
+SLICE_PARTLY = "p"
+SLICE_USED = "u"
+
+
+class SliceHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that has rows which no round has committed."""
+
+    task_id: str
+    peer_id: str = ""
+
+
+class SlicePart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A slice of which not all rows are in one state: `used` are committed, `assigned` are a task's. `holder` is the
+    place of that task in `SliceMap.holders`."""
+
+    slice: int
+    rows: int
+    used: int = 0
+    assigned: int = 0
+    holder: int = -1
+
+
+class SliceMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Every slice of a job's present pass over its data, a letter each in `states`, in the order of their numbers:
+    `.` nobody has had it, `a` (some rows) assigned to a task, `p` partly used, `u` used. `parts` tells more of those
+    with `a` and `p`, of 1,000 at most.
+
+    Not `is_whole`: the job runs no more, and slices behind the last letter were not used.
+    """
+
+    job_id: str
+    dataset: str
+    pass_: int
+    states: str
+    parts: list[SlicePart] = []
+    holders: list[SliceHolder] = []
+    is_whole: bool = True
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

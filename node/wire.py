@@ -108,6 +108,21 @@ class ExecutorKind(Message, frozen=True):
     name: str = ""
 
 
+class BindMount(Message, frozen=True):
+    """A folder or file of a worker's machine that a task sees at `container_path`."""
+
+    host_path: str
+    container_path: str = ""
+    read_only: bool = True
+
+
+class Mountable(Message, frozen=True):
+    """What a worker's owner lets jobs mount: this path and all below it."""
+
+    path: str
+    read_only: bool = True
+
+
 class Advertisement(Message, frozen=True, tag="advertisement"):
     """A scheduler looks for `count` workers for one kind of task (topic `hypha/worker`).
 
@@ -126,6 +141,8 @@ class Advertisement(Message, frozen=True, tag="advertisement"):
     """How long offers for it are welcome."""
     exclude: list[str] = []
     """Peers that need not answer."""
+    mounts: list[BindMount] = []
+    """What its tasks must see of the worker's machine."""
 
 
 Record = PeerRecord | ProviderRecord | Advertisement
@@ -427,6 +444,7 @@ class Dispatch(Request[Dispatched], frozen=True):
     task: TrainTask | AggregateTask | InferTask
     folder_sha256: str = ""
     runs_job_code: bool = False
+    mounts: list[BindMount] = []
     token: str = msgspec.field(default="", name="secret")
     """Token for the model's repository. Never logged, never in an executor's arguments or environment."""
 
@@ -521,6 +539,10 @@ class Manifest(Message, frozen=True):
     slices: list[SliceInfo]
     schema: dict[str, str] = {}
     version: int = 1
+    classes: dict[str, list[str]] = {}
+    """Names of the classes that a column numbers."""
+    split_of: str = ""
+    """The dataset that this one is a part of."""
 
 
 # ---- rounds ---------------------------------------------------------------------------------------
@@ -683,12 +705,58 @@ class Cancel(Message, frozen=True, tag="cancel"):
 
 
 class Resume(Message, frozen=True, tag="resume"):
-    """Go on with a job that has failed or was cancelled, from its last committed round."""
+    """Go on with a job that is paused, has failed or was cancelled, from its last committed round."""
 
     job_id: str
 
 
-Command = Submit | Cancel | Resume
+class Pause(Message, frozen=True, tag="pause"):
+    """Let a job go on to its next commit, then let all its leases go until it is resumed."""
+
+    job_id: str
+
+
+class Release(Message, frozen=True, tag="release"):
+    """Let a lease go. The job that holds it looks for another worker."""
+
+    lease_id: str
+
+
+class Cordon(Message, frozen=True, tag="cordon"):
+    """The worker offers nothing any more; what it runs goes on."""
+
+    peer_id: str
+
+
+class Uncordon(Message, frozen=True, tag="uncordon"):
+    """The worker offers again, and keeps what it runs."""
+
+    peer_id: str
+
+
+class Drain(Message, frozen=True, tag="drain"):
+    """The worker offers nothing any more, and each of its tasks is handed over at its job's next commit."""
+
+    peer_id: str
+
+
+Command = Submit | Cancel | Resume | Pause | Release
+"""What a scheduler carries out."""
+WorkerCommand = Cordon | Uncordon | Drain
+"""What a worker carries out."""
+
+
+class Once(Message, frozen=True):
+    """What makes a signed command good for one time: these fields lie in the same map as the command's own.
+
+    Whoever carries it out keeps the nonce, and does nothing for one it knows. A command that was signed more than a day
+    ago, or will be, is refused. This is the only place where clocks of two machines are compared, and as roughly as
+    certificates do it: a nonce alone cannot tell that a node has held a command back. A `Submit` needs neither, for its
+    job's id is good for one job.
+    """
+
+    nonce: str = ""
+    signed_unix: float = 0.0
 
 
 class Export(Message, frozen=True, tag="export"):
@@ -702,7 +770,7 @@ class Export(Message, frozen=True, tag="export"):
 
 
 class Accepted(Message, frozen=True):
-    """The command is carried out (a job: written to the store). `job_id` names what it was about."""
+    """The command is carried out (a job: written to the store). `job_id` names what it was about: a job or a lease."""
 
     job_id: str
     scheduler: str
@@ -710,11 +778,32 @@ class Accepted(Message, frozen=True):
 
 class RunCommand(Request[Accepted], frozen=True):
     """A signed `Command`. A `Submit`'s body goes by `PUT /bulk/submissions/<job_id>` with this message, base64 of its
-    MessagePack form, in the header `Hypha-Command`."""
+    MessagePack form, in the header `Hypha-Command`. `worker`, of a lease that no job of the scheduler holds, is the
+    forwarding node's word for who gave it; it is not signed, and only ever asked to let that lease go."""
 
     method = "command"
     answer = Accepted
     signed: Signed
+    worker: str = ""
+
+
+class SteerWorker(Request[Ack], frozen=True):
+    """A signed `WorkerCommand`."""
+
+    method = "worker/command"
+    answer = Ack
+    signed: Signed
+
+
+class HandOver(Request[Ack], frozen=True):
+    """Worker to scheduler: I am being drained. Move what runs under this lease at the next commit, then let it go. The
+    wish lapses unless it is repeated every few seconds."""
+
+    method = "lease/handover"
+    answer = Ack
+    lease_id: str
+    job_id: str
+    reason: str = ""
 
 
 class ObserveHeader(Message, frozen=True):

@@ -26,13 +26,14 @@ from node.api.endpoints import FILL_WITHIN_S, to_json
 from node.api.problems import Failure
 from node.api.routes import MAX_BODY_BYTES, TAR, TOML
 from node.api.watch import Watch
+from node.commanding import payload_of
 from node.config import NodeConfig
 from node.errors import PeerProtocol, PeerUntrusted, Refused
 from node.identity.caller import Caller
 from node.network.bulk import upload
 from node.network.overlay import Overlay
 from node.views import SubmitResult
-from node.wire import JOB_ID, Cancel, Command, Export, Resume, RunCommand, Submit
+from node.wire import JOB_ID, Cancel, Command, Export, Pause, Release, Resume, RunCommand, Submit
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ _run_command = msgspec.msgpack.Decoder(RunCommand)
 
 
 class Commands:
-    """Submit, cancel and resume. `caller` is None over the Unix socket."""
+    """Submit, cancel, pause and resume. `caller` is None over the Unix socket."""
 
     def __init__(self, config: NodeConfig, overlay: Overlay, watch: Watch) -> None:
         self._overlay = overlay
@@ -82,7 +83,7 @@ class Commands:
             finally:
                 await asyncio.to_thread(path.unlink, missing_ok=True)
         result = _result(answer, scheduler)
-        log.info("job.submitted job=%s scheduler=%s by=%s", result.job_id, scheduler, _who(caller))
+        log.info("job.submitted job=%s scheduler=%s by=%s", result.job_id, scheduler, who(caller))
         return to_json(result, status=201)
 
     async def cancel(self, caller: Caller | None, request: web.Request) -> web.StreamResponse:
@@ -93,8 +94,12 @@ class Commands:
         """Have the job's scheduler go on with it."""
         return await self._give(caller, request, Resume)
 
+    async def pause(self, caller: Caller | None, request: web.Request) -> web.StreamResponse:
+        """Have the job's scheduler stop at its next commit."""
+        return await self._give(caller, request, Pause)
+
     async def _give(
-        self, caller: Caller | None, request: web.Request, kind: type[Cancel | Resume]
+        self, caller: Caller | None, request: web.Request, kind: type[Cancel | Resume | Pause]
     ) -> web.StreamResponse:
         job_id, name = request.match_info["id"], kind.__name__.lower()
         run = self.signed(caller, request)
@@ -103,7 +108,7 @@ class Commands:
             raise Failure(422, "invalid", f"the signed command is not to {name} {job_id}")
         signed = run or self.sign(command)
         accepted = await self.somewhere(job_id, lambda scheduler: self._overlay.call(scheduler, signed))
-        log.info("job.%s job=%s scheduler=%s by=%s", name, job_id, accepted.scheduler, _who(caller))
+        log.info("job.%s job=%s scheduler=%s by=%s", name, job_id, accepted.scheduler, who(caller))
         return to_json(SubmitResult(job_id=accepted.job_id, scheduler=accepted.scheduler), status=202)
 
     async def somewhere(self, job_id: str, ask: Callable[[str], Awaitable[T]]) -> T:
@@ -122,32 +127,16 @@ class Commands:
 
     def signed(self, caller: Caller | None, request: web.Request) -> RunCommand | None:
         """What the operator signed; None where the node may sign for whoever asks."""
-        text = request.headers.get(HEADER)
-        if text is None:
-            if caller is None:
-                return None
-            raise Failure(403, "denied", "an operator's command must be signed", hint=f"sign it, in {HEADER}")
-        try:
-            return _run_command.decode(base64.b64decode(text, validate=True))
-        except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
-            raise Failure(422, "invalid", f"{HEADER} cannot be read: {error}") from error
+        return signed_in(caller, request)
 
     def sign(self, command: Command | Export) -> RunCommand:
         """Sign for who is on this machine."""
-        return RunCommand(signed=self._overlay.identity.sign(msgspec.msgpack.encode(command)))
+        return RunCommand(signed=self._overlay.identity.sign(payload_of(command)))
 
     def _open(self, run: RunCommand) -> Command:
-        try:
-            signer, payload = self._overlay.identity.trust.open(run.signed)
-        except PeerUntrusted as error:
-            raise Failure(403, "denied", f"the command's signature does not count: {error.message}") from error
-        if not signer.is_operator:
-            raise Failure(403, "denied", f"{signer.name} has signed the command and is not an operator")
-        try:
-            command = _command.decode(payload)
-        except (ValueError, msgspec.MsgspecError) as error:
-            raise Failure(422, "invalid", f"the signed command cannot be read: {error}") from error
-        checked(command.job_id)
+        command = opened(self._overlay, run, _command)
+        if not isinstance(command, Release):
+            checked(command.job_id)
         return command
 
     async def _scheduler_for(self, job_id: str) -> str:
@@ -178,6 +167,33 @@ class Commands:
             yield self._folder / secrets.token_hex(8)
         finally:
             self._uploads -= 1
+
+
+def signed_in(caller: Caller | None, request: web.Request) -> RunCommand | None:
+    """What the operator signed; None where the node may sign for whoever asks."""
+    text = request.headers.get(HEADER)
+    if text is None:
+        if caller is None:
+            return None
+        raise Failure(403, "denied", "an operator's command must be signed", hint=f"sign it, in {HEADER}")
+    try:
+        return _run_command.decode(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
+        raise Failure(422, "invalid", f"{HEADER} cannot be read: {error}") from error
+
+
+def opened(overlay: Overlay, run: RunCommand, decoder: msgspec.msgpack.Decoder[T]) -> T:
+    """A command that came signed; a Failure unless an operator signed it."""
+    try:
+        signer, payload = overlay.identity.trust.open(run.signed)
+    except PeerUntrusted as error:
+        raise Failure(403, "denied", f"the command's signature does not count: {error.message}") from error
+    if not signer.is_operator:
+        raise Failure(403, "denied", f"{signer.name} has signed the command and is not an operator")
+    try:
+        return decoder.decode(payload)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise Failure(422, "invalid", f"the signed command cannot be read: {error}") from error
 
 
 def _submission(request: web.Request, sha256: str) -> Submit:
@@ -249,5 +265,6 @@ def _too_large() -> Failure:
     return Failure(413, "full", f"a job has at most {MAX_BODY_BYTES >> 20} MiB", hint="datasets belong on a data node")
 
 
-def _who(caller: Caller | None) -> str:
+def who(caller: Caller | None) -> str:
+    """Who gave a command, for the log."""
     return caller.name if caller else "local"

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -27,10 +28,12 @@ from node.views import (
     Delta,
     Frame,
     JobView,
+    LeaseHistory,
     LeaseView,
     LogChunk,
     PeerView,
     Point,
+    SliceMap,
     Snapshot,
     TransferView,
     View,
@@ -101,6 +104,18 @@ class Endpoints:
         """All leases."""
         return to_json(await self._all(LeaseView))
 
+    async def lease_history(self, request: web.Request) -> web.StreamResponse:
+        """The life of a lease: its worker's word, and what its scheduler adds to that."""
+        lease_id = request.match_info["id"]
+        lease = next((view for view in await self._all(LeaseView) if view.id == lease_id), None)
+        if lease is None:
+            raise Failure(404, "unknown", f"no lease {lease_id}", hint="`leases` lists them all")
+        path = quote(lease_id, safe="")
+        async with asyncio.TaskGroup() as group:
+            given = group.create_task(self._life(lease.worker, f"/bulk/leases/{path}"))
+            held = group.create_task(self._life(lease.scheduler, f"/bulk/jobs/{quote(lease.job_id)}/leases/{path}"))
+        return to_json(joined(lease_id, given.result(), held.result()))
+
     async def transfers(self, _: web.Request) -> web.StreamResponse:
         """All transfers."""
         return to_json(await self._all(TransferView))
@@ -121,6 +136,24 @@ class Endpoints:
             return to_json(msgspec.json.decode(body, type=list[Point]))
         except msgspec.MsgspecError as error:
             raise PeerProtocol(f"metrics from {job.scheduler} that cannot be read: {error}") from error
+
+    async def job_slices(self, request: web.Request) -> web.StreamResponse:
+        """Every slice of a job's present pass, as its scheduler counts them."""
+        job = await self._job(request)
+        body, _ = await self._ask(job.scheduler, f"/bulk/jobs/{job.id}/slices")
+        try:
+            return to_json(msgspec.json.decode(body, type=SliceMap))
+        except msgspec.MsgspecError as error:
+            raise PeerProtocol(f"slices from {job.scheduler} that cannot be read: {error}") from error
+
+    async def job_spec(self, request: web.Request) -> web.StreamResponse:
+        """The job's file, as its scheduler has it."""
+        job = await self._job(request)
+        body, _ = await self._ask(job.scheduler, f"/bulk/jobs/{job.id}/spec")
+        try:
+            return to_json(msgspec.json.decode(body, type=dict[str, Any]))
+        except msgspec.MsgspecError as error:
+            raise PeerProtocol(f"a job from {job.scheduler} that cannot be read: {error}") from error
 
     async def job_logs(self, request: web.Request) -> web.StreamResponse:
         """The last lines of a job's tasks, each asked of the worker that runs it."""
@@ -196,6 +229,14 @@ class Endpoints:
         except aiohttp.ClientError as error:
             raise PeerProtocol(f"{path} at {peer_id} broke off: {error}") from error
 
+    async def _life(self, peer_id: str, path: str) -> LeaseHistory | str:
+        """What one end of a lease knows of it, or why it does not tell."""
+        try:
+            body, _ = await self._ask(peer_id, path)
+            return msgspec.json.decode(body, type=LeaseHistory)
+        except (HyphaError, TimeoutError, msgspec.MsgspecError) as error:
+            return problem_of(error).detail or str(error)
+
     async def _log(self, task_id: str, peer_id: str, lines: int) -> LogChunk:
         if not peer_id:
             return LogChunk(task_id=task_id, peer_id="", lines=[], error="not started on any node")
@@ -206,6 +247,27 @@ class Endpoints:
             return LogChunk(task_id=task_id, peer_id=peer_id, lines=body.decode(errors="replace").splitlines())
         except (HyphaError, TimeoutError, msgspec.MsgspecError) as error:
             return LogChunk(task_id=task_id, peer_id=peer_id, lines=[], error=problem_of(error).detail)
+
+
+def joined(lease_id: str, worker: LeaseHistory | str, scheduler: LeaseHistory | str) -> LeaseHistory:
+    """One life of what the two ends tell. The worker's word goes first; a loss is what the scheduler noticed."""
+    problems = []
+    if isinstance(worker, str):
+        problems.append(f"its worker does not tell: {worker}")
+    if isinstance(scheduler, str):
+        problems.append(f"its scheduler does not tell: {scheduler}")
+    told = [one for one in (worker, scheduler) if isinstance(one, LeaseHistory)]
+    if not told:
+        raise Failure(502, "unreachable", "; ".join(problems))
+    main = told[0]
+    lost = [mark for one in told[1:] for mark in one.marks if mark.name == "lost"]
+    return LeaseHistory(
+        lease_id=lease_id,
+        marks=sorted([*main.marks, *lost], key=lambda mark: -mark.age_s),
+        earlier_renewals=main.earlier_renewals,
+        next_renewal_s=next((one.next_renewal_s for one in told if one.next_renewal_s is not None), None),
+        problems=problems,
+    )
 
 
 def to_json(answer: Any, *, status: int = 200) -> web.Response:

@@ -8,16 +8,19 @@ from typing import Any, Literal
 import msgspec
 
 from node.views import (
+    ActResult,
     ClusterView,
     DatasetView,
     Event,
     Frame,
     JobView,
+    LeaseHistory,
     LeaseView,
     LogChunk,
     ModelView,
     PeerView,
     Point,
+    SliceMap,
     SubmitResult,
     TransferView,
 )
@@ -86,9 +89,26 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/api/v1/peers/{id}", "peer", "One node, by id, name or the beginning of its id", PeerView, (_ID,)),
     Route("GET", "/api/v1/datasets", "datasets", "All datasets, at each of their providers", list[DatasetView]),
     Route("GET", "/api/v1/leases", "leases", "All leases", list[LeaseView]),
+    Route(
+        "GET",
+        "/api/v1/leases/{id}/history",
+        "lease_history",
+        "The life of a lease, as its worker and its scheduler know it",
+        LeaseHistory,
+        (_ID,),
+    ),
     Route("GET", "/api/v1/transfers", "transfers", "Bytes on their way", list[TransferView]),
     Route("GET", "/api/v1/jobs", "jobs", "All jobs", list[JobView]),
     Route("GET", "/api/v1/jobs/{id}", "job", "One job", JobView, (_ID,)),
+    Route(
+        "GET",
+        "/api/v1/jobs/{id}/spec",
+        "job_spec",
+        "The job's file as JSON, in one spelling: what is as by default is left out, and so are secrets",
+        dict[str, Any],
+        (_ID,),
+    ),
+    Route("GET", "/api/v1/jobs/{id}/slices", "job_slices", "Every slice of a job's present pass", SliceMap, (_ID,)),
     Route("GET", "/api/v1/jobs/{id}/metrics", "job_metrics", "The history of a job's metrics", list[Point], (_ID,)),
     Route(
         "GET",
@@ -122,10 +142,36 @@ ROUTES: tuple[Route, ...] = (
         "POST",
         "/api/v1/jobs/{id}/resume",
         "resume",
-        "Go on with a job that failed or was cancelled, from its last committed round",
+        "Go on with a job that is paused, failed or was cancelled, from its last committed round",
         SubmitResult,
         (_ID, _COMMAND),
         status=202,
+    ),
+    Route(
+        "POST",
+        "/api/v1/jobs/{id}/pause",
+        "pause",
+        "Let a job go on to its next commit, then let its leases go until it is resumed",
+        SubmitResult,
+        (_ID, _COMMAND),
+        status=202,
+    ),
+    Route(
+        "POST",
+        "/api/v1/leases/{id}/release",
+        "release",
+        "Let a lease go; its job looks for another worker",
+        ActResult,
+        (_ID, _COMMAND),
+        status=202,
+    ),
+    *(
+        Route("POST", f"/api/v1/peers/{{id}}/{name}", name, about, ActResult, (_ID, _COMMAND), status=202)
+        for name, about in (
+            ("cordon", "Have a worker offer nothing any more; what it runs goes on"),
+            ("uncordon", "Have a worker offer again"),
+            ("drain", "Have a worker offer nothing, and hand over what it runs at the next commits"),
+        )
     ),
     Route(
         "GET",

@@ -15,6 +15,7 @@ from node.api.models import Models
 from node.api.observe import PATH, Observation
 from node.api.problems import Failure, answer
 from node.api.routes import ROUTES, Route
+from node.api.steer import Steer
 from node.api.watch import Watch
 from node.board import Board
 from node.config import NodeConfig
@@ -36,6 +37,7 @@ class ApiService:
         self._endpoints = Endpoints(config, overlay, self._watch, telemetry)
         self._commands = Commands(config, overlay, self._watch)
         self._models = Models(overlay, self._commands)
+        self._steer = Steer(overlay, self._watch)
         self._observation = Observation(board)
         self._local = web.Application(middlewares=[_as_problem])
         for route in ROUTES:
@@ -66,7 +68,12 @@ class ApiService:
                 local.remove_file(state_dir)
 
     def _handler(self, route: Route) -> Handler:
-        for part, names in ((self._commands, ("submit", "cancel", "resume")), (self._models, ("model", "model_file"))):
+        parts: tuple[tuple[object, tuple[str, ...]], ...] = (
+            (self._commands, ("submit", "cancel", "resume", "pause")),
+            (self._steer, ("release", "cordon", "uncordon", "drain")),
+            (self._models, ("model", "model_file")),
+        )
+        for part, names in parts:
             if route.name in names:
                 command: Handler = getattr(part, route.name)
                 return command

@@ -2,7 +2,8 @@
 
 A peer's own board is the authority for the peer itself; an object that two boards show is taken from its owner (a lease
 from its worker, a transfer from its receiver, a job from its scheduler). What a peer showed goes when the peer is gone;
-only its jobs stay, marked, as long as membership remembers it: an operator must not lose sight of a job.
+only its jobs stay, marked, as long as membership remembers it: an operator must not lose sight of a job. Its leases
+stay too, marked as expired, until they would have run out.
 """
 
 from __future__ import annotations
@@ -253,13 +254,26 @@ class Cluster:
             self._note(key, best[1:])
 
     def _clear(self, peer_id: str, source: _Source, now: float) -> None:
-        """A peer is gone: so is what it showed, but for itself and its jobs."""
+        """A peer is gone: so is what it showed, but for itself, its jobs, and leases until they would have run out.
+
+        One that took its leave has ended its leases itself.
+        """
+        known = self._known.get(peer_id)
+        has_left = known is not None and known.record.leaving
         for key, (at, item) in list(source.items.items()):
             if isinstance(item, JobView):
                 reason = f"its scheduler cannot be asked: {source.reason or 'it has left'}"
                 if item.reason != reason and item.state not in ("done", "failed", "cancelled"):
                     source.items[key] = (now, replace(moved_on(item, now - at), reason=reason))
                     self._choose(key)
+            elif has_left and not isinstance(item, PeerView):
+                self._take_off(peer_id, source, key)
+            elif isinstance(item, LeaseView) and item.state in ("offered", "held") and item.remaining_s > now - at:
+                reason = f"its worker cannot be asked: {source.reason}"
+                source.items[key] = (now, replace(moved_on(item, now - at), state="expired", reason=reason))
+                self._choose(key)
+            elif isinstance(item, LeaseView) and item.reason and item.remaining_s > now - at:
+                continue
             elif not isinstance(item, PeerView):
                 self._take_off(peer_id, source, key)
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from node.wire import ExecutorKind, Resources
+from node.wire import BindMount, ExecutorKind, Resources
 
 WORKER_WINDOW_S = 0.2
 """How long a worker gathers advertisements before it answers."""
@@ -33,6 +33,7 @@ class Need:
     resources: Resources
     bid: float = 0.0
     max_price: float | None = None
+    mounts: tuple[BindMount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

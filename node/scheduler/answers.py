@@ -50,6 +50,11 @@ class Answers:
         return ""
 
     @property
+    def ledger(self) -> Ledger | None:
+        """Whose which slices are; None until the dataset is known."""
+        return self._ledger
+
+    @property
     def is_complete(self) -> bool:
         """Whether every slice has its result."""
         return self._ledger is not None and len(self._done) == self._wanted

@@ -14,6 +14,7 @@ from node.scheduler.group import Group, Task
 from node.scheduler.machine import Saved
 from node.scheduler.messages import AGGREGATE, TRAIN, JobEffect, Order
 from node.scheduler.rounds import Rounds
+from node.scheduler.texts import server_lost_text
 
 
 class Crew:
@@ -250,6 +251,37 @@ class Crew:
             return None, effects
         task.state, task.detail = "lost", reason
         return task, [*effects, m.SaveTask(task.saved())]
+
+    def let_go(self, lease_id: str, why: str) -> list[JobEffect]:
+        """A lease goes back by somebody's word: as if it were lost, but nobody is blamed. Another is preferred."""
+        if lease_id not in self.prices:
+            return []
+        task = self.group.under(lease_id)
+        where = self.name_of(task.peer_id if task else self.idle.get(lease_id, ""))
+        note = self.note("lease.let_go", f"the lease of {where} goes back: {why}", lease=lease_id)
+        if task is None:
+            return [note, *self.release(lease_id)]
+        task.state, task.detail = "cancelled", why
+        return [
+            note,
+            m.SaveTask(task.saved()),
+            m.Shun(task.role, task.peer_id),
+            *self.release(lease_id),
+            *(
+                self.server_gone(server_lost_text(where, why, self._rounds.chain.version))
+                if task.role == AGGREGATE
+                else self.drop(task)
+            ),
+        ]
+
+    def name_stragglers(self, now: float) -> list[JobEffect]:
+        """Tell whom the open round waits for."""
+        effects: list[JobEffect] = []
+        for task_id, late_s in self._rounds.look_for_stragglers(now):
+            late = f"will be done {late_s:.0f} s after the others" if late_s < 1e6 else "does not report any more"
+            text = f"round {self._rounds.round + 1} waits for {self.name_of_task(task_id)}: it {late}"
+            effects.append(self.note("worker.behind", text, level="warning", task=task_id))
+        return effects
 
     def end(self, state: str) -> list[JobEffect]:
         """The job is over: every task ends like this, and every lease goes back."""

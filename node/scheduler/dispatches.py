@@ -60,4 +60,5 @@ def _dispatch(order: Order, task: Task, body: TrainTask | AggregateTask) -> Disp
         task=body,
         folder_sha256=order.folder_sha256,
         runs_job_code=order.runs_job_code,
+        mounts=list(order.needs[task.role].mounts),
     )

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from node.errors import PeerError, Refused
+from node.leasehistory import LeaseHistories
 from node.scheduler import messages as m
 from node.scheduler.allocation import AcceptOffer, Advertise, Allocation, AllocationEffect, DropOffer, Need, OfferHeld
 from node.scheduler.calls import WorkerCalls, is_nobody_there
@@ -24,6 +25,7 @@ from node.scheduler.leases import (
     Trusted,
 )
 from node.telemetry import metrics
+from node.views import LeaseHistory
 from node.wire import Advertisement, Decline, Offer
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class Holdings:
         self._spawn = spawn
         self._wake = wake
         self._leases = HeldLeases(rng)
+        self._lives = LeaseHistories()
         self._searches = {role: Allocation(need, 0, new_id=self._new_id, rng=rng) for role, need in needs.items()}
         self._answers = dict.fromkeys(self._searches, "")
 
@@ -79,6 +82,7 @@ class Holdings:
                 self._searches[lease.role].hold(lease.lease_id, lease.peer_id)
                 self._hold(lease.role, now, lease.lease_id, lease.peer_id, LEASE_S)
                 self._leases.check_soon(now, lease.peer_id)
+                self._lives.note(lease.lease_id, "accepted", now, "by an earlier process of the scheduler")
 
     async def tick(self, now: float) -> None:
         """Do what is due."""
@@ -109,6 +113,24 @@ class Holdings:
                     await asyncio.gather(*releases, return_exceptions=True)
             except TimeoutError:
                 log.info("leases.not_released job=%s count=%d", self._job_id, len(left))
+
+    def holds(self, lease_id: str, peer_id: str = "") -> bool:
+        """Whether this lease (of this peer) is held."""
+        return any(held == lease_id and peer_id in ("", peer) for held, peer in self._leases.all())
+
+    def history(self, lease_id: str) -> LeaseHistory | None:
+        """What this job's scheduler knows of a lease, and plans for it."""
+        now = time.monotonic()
+        marks = self._lives.marks(lease_id, now)
+        if marks is None:
+            return None
+        planned = self._leases.planned(lease_id)
+        return LeaseHistory(
+            lease_id=lease_id,
+            marks=marks,
+            earlier_renewals=self._lives.earlier_renewals(lease_id),
+            next_renewal_s=None if planned is None else planned - now,
+        )
 
     # ---- what comes in --------------------------------------------------------------------------
 
@@ -161,6 +183,7 @@ class Holdings:
 
     def release(self, lease_id: str, peer_id: str, refusal: str = "") -> None:
         """Let a lease go."""
+        self._lives.ended(lease_id, "released", time.monotonic(), refusal)
         self._forget(lease_id, refusal)
         self._spawn(self._calls.release(peer_id, lease_id), lasting=True)
 
@@ -201,6 +224,7 @@ class Holdings:
                         search.trust(lease_id)
                 case Lost(lease_id, peer_id, reason):
                     log.warning("lease.lost lease=%s peer=%s reason=%s", lease_id, peer_id, reason)
+                    self._lives.ended(lease_id, "lost", time.monotonic(), reason)
                     self._forget(lease_id)
                     await self._take(m.LeaseLost(lease_id, reason))
 
@@ -218,6 +242,7 @@ class Holdings:
                 count=effect.count,
                 ttl_s=effect.ttl_s,
                 exclude=list(effect.exclude),
+                mounts=list(need.mounts),
             )
         )
 
@@ -233,6 +258,7 @@ class Holdings:
             metrics().lease_renewed("success")
             sent_at, duration_s = granted
             self._hold(role, sent_at, offer.lease_id, offer.peer_id, duration_s)
+            self._lives.note(offer.lease_id, "accepted", sent_at)
             await self._take(m.LeaseHeld(role, offer.lease_id, offer.peer_id, offer.price))
 
     async def _renew(self, effect: Renew) -> None:
@@ -249,6 +275,7 @@ class Holdings:
             await self._apply_leases(self._leases.failed(now, effect.lease_id, error.message, is_nobody_there=nobody))
         else:
             metrics().lease_renewed("success")
+            self._lives.renewed(effect.lease_id, sent_at)
             await self._apply_leases(self._leases.renewed(sent_at, effect.lease_id, answer.duration_s))
         self._wake()
 

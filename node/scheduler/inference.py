@@ -18,8 +18,10 @@ from node.scheduler.answers import Answers
 from node.scheduler.group import Group, Task
 from node.scheduler.inference_order import InferenceOrder, infer_dispatch
 from node.scheduler.journal import Chain
+from node.scheduler.ledger import Ledger
 from node.scheduler.machine import Saved
 from node.scheduler.messages import INFER, JobEffect, JobEvent
+from node.scheduler.steering import Moving, paused_text
 from node.scheduler.texts import failure_text
 from node.views import JobView, Point
 from node.wire import CommitRound, Plan, Progress, Span, TaskStatus
@@ -27,7 +29,7 @@ from node.wire import CommitRound, Plan, Progress, Span, TaskStatus
 TRIES = 3
 """So many failed tasks at one slice, or in a row without a result, and the job has failed."""
 PLOT_EVERY_S = 1.0
-ENDED = frozenset({"done", "failed", "cancelled"})
+ENDED = frozenset({"done", "failed", "cancelled", "paused"})
 
 
 class InferenceJob:
@@ -62,6 +64,7 @@ class InferenceJob:
         self._data_missing = ""
         self._failures = 0
         self._has_lost = False
+        self._moving = Moving()
         self._plotted_at = now
         for line in saved.tasks:
             self._restore(Task.restored(line, 0))
@@ -92,6 +95,11 @@ class InferenceJob:
     def needs(self) -> dict[str, Need]:
         """Leases for the workers."""
         return {INFER: self.order.need}
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Whose which slices are."""
+        return self.answers.ledger
 
     @property
     def is_over(self) -> bool:
@@ -133,7 +141,7 @@ class InferenceJob:
             case m.TaskReported(status):
                 return self._task_reported(status)
             case m.ResultStored():
-                return self._stored(event)
+                return self._stored(now, event)
             case m.ExportPulled(place):
                 self.model_dir = place
                 return self._end("done", "")
@@ -141,6 +149,14 @@ class InferenceJob:
                 return self._end("failed", reason)
             case m.CancelAsked(by):
                 return self._end("cancelled", f"cancelled by {by}")
+            case m.PauseAsked(by):
+                if self.state == "exporting":
+                    raise Refused("conflict", f"job {self.job_id} has all its results: their list is being written")
+                return self._end("paused", paused_text(by))
+            case m.ReleaseAsked(lease_id, by):
+                return self._let_go(lease_id, f"released by {by}")
+            case m.HandOverAsked(lease_id, reason):
+                return self._hand_over_asked(now, lease_id, reason)
         return []
 
     # ---- what tasks ask -------------------------------------------------------------------------
@@ -309,10 +325,13 @@ class InferenceJob:
             return effects + self._end("failed", f"{self._failures} tasks failed, the last one was the {text}")
         return effects
 
-    def _stored(self, event: m.ResultStored) -> list[JobEffect]:
-        self._living(event.task_id)
+    def _stored(self, now: float, event: m.ResultStored) -> list[JobEffect]:
+        task = self._living(event.task_id)
         effects = self.answers.stored(event)
         self._failures = 0
+        wish = self._moving.take_one(now, task.lease_id)
+        if wish is not None and not self.answers.is_complete:
+            effects += self._let_go(task.lease_id, wish)
         return [*effects, *self._finish()]
 
     def _finish(self) -> list[JobEffect]:
@@ -321,6 +340,29 @@ class InferenceJob:
             return []
         self.state = "exporting"
         return [m.Search(INFER, 0), *self._let_all_go("finished"), m.StoreIndex()]
+
+    # ---- steering -----------------------------------------------------------------------------------
+
+    def _hand_over_asked(self, now: float, lease_id: str, reason: str) -> list[JobEffect]:
+        """At the task's next result; at once where it has no slice."""
+        task, ledger = self.group.under(lease_id), self.answers.ledger
+        if task is not None and ledger is not None and ledger.granted_to(task.task_id):
+            self._moving.wish(now, lease_id, reason)
+            return []
+        return self._let_go(lease_id, reason)
+
+    def _let_go(self, lease_id: str, why: str) -> list[JobEffect]:
+        """A lease goes back as if it were lost, but nobody is blamed; another worker is preferred."""
+        task = self.group.under(lease_id)
+        if task is None:
+            return self._release(lease_id)
+        text = f"the lease of {self._name_of(task.peer_id)} goes back: {why}"
+        return [
+            self._note("lease.let_go", text, lease=lease_id),
+            *self._over(task, "cancelled", why),
+            m.Shun(INFER, task.peer_id),
+            *self._release(lease_id),
+        ]
 
     # ---- small ones -------------------------------------------------------------------------------
 

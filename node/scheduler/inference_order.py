@@ -54,7 +54,7 @@ def inference_order(job_id: str, spec: JobSpec, folder_sha256: str) -> Inference
         model=spec.model_source(),
         output=spec.wire_output(),
         batch_size=spec.batch_size,
-        need=Need(job_id, INFER, kind, spec.worker, price.bid, price.limit),
+        need=Need(job_id, INFER, kind, spec.worker, price.bid, price.limit, tuple(spec.bind_mounts)),
         preprocessor=spec.preprocessor_source(),
         precision=spec.precision,
         model_job=spec.model_job,
@@ -82,4 +82,5 @@ def infer_dispatch(order: InferenceOrder, task: Task) -> Dispatch:
         ),
         folder_sha256=order.folder_sha256,
         runs_job_code=any(source.task == "torch" for source in sources),
+        mounts=list(order.need.mounts),
     )

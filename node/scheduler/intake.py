@@ -14,7 +14,8 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from node.errors import JobError, PeerUntrusted, Refused
+from node.commanding import Opened, Orders, signer_of
+from node.errors import JobError, Refused
 from node.jobspec import JobSpec
 from node.scheduler import records
 from node.scheduler.checkpoints import check_place
@@ -22,7 +23,7 @@ from node.scheduler.destinations import PEER
 from node.scheduler.files import SchedulerFiles
 from node.scheduler.folder import BODY_LIMIT_BYTES, Submission, read_submission
 from node.scheduler.records import JobRow
-from node.wire import JOB_ID, Cancel, Command, Export, Resume, RunCommand, Signed, Submit
+from node.wire import JOB_ID, Command, Export, Release, RunCommand, Signed, Submit
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
@@ -43,21 +44,19 @@ class Intake:
         self._store = store
         self._files = files
         self._taking = asyncio.Lock()
+        self.orders: Orders[Command] = Orders(Command, config, overlay, store)
 
-    def open_command(self, signed: Signed) -> tuple[str, Submit | Cancel | Resume]:
-        """Who gave a command, and what it is. Raises `Refused` unless its signer may give one."""
-        signer, payload = self._payload(signed)
-        try:
-            command = msgspec.msgpack.decode(payload, type=Command)
-        except msgspec.MsgspecError as error:
-            raise Refused("invalid", f"the command cannot be read: {error}") from error
-        if not JOB_ID.fullmatch(command.job_id):
+    def open_command(self, signed: Signed) -> Opened[Command]:
+        """A command, and who gave it. Raises `Refused` unless its signer may give one."""
+        opened = self.orders.open(signed)
+        command = opened.command
+        if not isinstance(command, Release) and not JOB_ID.fullmatch(command.job_id):
             raise Refused("invalid", f"{command.job_id[:80]!r} cannot be a job's id", hint="letters, digits, - and _")
-        return signer, command
+        return opened
 
     def open_export(self, request: web.Request, job_id: str) -> None:
         """Raise `Refused` unless who asks brings an operator's word that this job's model may be handed over."""
-        _, payload = self._payload(_in_header(request))
+        _, payload = signer_of(_in_header(request), self._config, self._overlay)
         try:
             command = msgspec.msgpack.decode(payload, type=Export)
         except msgspec.MsgspecError as error:
@@ -65,27 +64,13 @@ class Intake:
         if command.job_id != job_id or not JOB_ID.fullmatch(job_id):
             raise Refused("denied", "the command is about another job")
 
-    def _payload(self, signed: Signed) -> tuple[str, bytes]:
-        """The name of a signer who may command, and what was signed."""
-        try:
-            signer, payload = self._overlay.identity.trust.open(signed)
-        except PeerUntrusted as error:
-            raise Refused("denied", f"the command is not validly signed: {error.message}") from error
-        trusted = signer.role == "operator" or signer.peer_id in (self._overlay.peer_id, *self._config.operators)
-        if not trusted:
-            hint = (
-                "submit with an operator's certificate (--cert), at the scheduler's own machine, "
-                f"or list {signer.peer_id} in the scheduler's `operators`"
-            )
-            raise Refused("denied", f"{signer.name} is not an operator", hint=hint)
-        return signer.name, payload
-
     def open_header(self, request: web.Request) -> tuple[str, Submit]:
         """The command that comes with an upload."""
-        by, command = self.open_command(_in_header(request))
+        opened = self.open_command(_in_header(request))
+        command = opened.command
         if not isinstance(command, Submit) or command.job_id != request.match_info["job_id"]:
             raise Refused("invalid", "the command is not about this job")
-        return by, command
+        return opened.by, command
 
     async def take_upload(self, request: web.Request, by: str, command: Submit) -> JobRow:
         """Read an upload and write its job down. The same job twice is one job; another under its id is refused."""

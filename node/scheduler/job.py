@@ -4,9 +4,8 @@
        ^                      |           |
        +-- a new epoch, when the parameter server is lost: it is placed again, from the last committed version
 
-Every state but the last can end in `failed` or `cancelled`. A group is one parameter server and up to `workers`
-training tasks; it begins when `min_workers` leases are held, the rest join when they are found. Leases beyond that wait
-in reserve. The epoch counts parameter servers: training tasks outlive theirs, and nothing of an earlier one counts.
+Every state but the last can end in `failed`, `cancelled` or, by way of `pausing`, in `paused`. Who works on it is in
+`crew.py`. The epoch counts parameter servers: training tasks outlive theirs, and nothing of an earlier one counts.
 """
 
 from __future__ import annotations
@@ -19,20 +18,22 @@ from node.errors import Refused
 from node.scheduler import messages as m
 from node.scheduler.allocation import Need
 from node.scheduler.crew import Crew
+from node.scheduler.exporting import Exporting
 from node.scheduler.group import Group, Task
 from node.scheduler.journal import Chain
+from node.scheduler.ledger import Ledger
 from node.scheduler.machine import Saved
 from node.scheduler.messages import AGGREGATE, TRAIN, JobEffect, JobEvent, Order
 from node.scheduler.rounds import Rounds
+from node.scheduler.steering import PAUSE_WITHIN_S, Moving, Pausing, paused_text
 from node.scheduler.texts import failure_text, round_text, running_text, server_lost_text, waiting_text
 from node.views import JobView
 from node.wire import CommitRound, Plan, Progress, Span, TaskStatus
 
 FAILURES_ALLOWED = 2
 """One more failed task than this since the last committed round, and the job has failed."""
-LAST_EVALUATION_S = 60.0
-"""How long a finished job waits for the validation loss of its last version."""
-ENDED = frozenset({"done", "failed", "cancelled"})
+ENDED = frozenset({"done", "failed", "cancelled", "paused"})
+TRAINING = frozenset({"running", "pausing"})
 SERVING = frozenset({"ready", "exported"})
 """States in which a parameter server can be sent updates."""
 
@@ -59,9 +60,9 @@ class Job:
         self._answers: dict[str, str] = {}
         self._failures = 0
         self._data_missing = ""
-        self._pull_asked = ""
-        """The parameter server whose export is on its way here."""
-        self._pulled_at: float | None = None
+        self._export = Exporting(order, self.rounds, self.crew)
+        self._pausing: Pausing | None = None
+        self._moving = Moving()
 
     # ---- what the shell looks at ----------------------------------------------------------------
 
@@ -116,8 +117,13 @@ class Job:
         return self.rounds.chain
 
     @property
+    def ledger(self) -> Ledger | None:
+        """Whose which rows are."""
+        return self.rounds.ledger
+
+    @property
     def is_over(self) -> bool:
-        """Whether the job has ended, in whatever way."""
+        """Whether this machine does nothing more. A paused job goes on as another one."""
         return self.state in ENDED
 
     # ---- events ---------------------------------------------------------------------------------
@@ -179,14 +185,21 @@ class Job:
                 return [self.crew.note("journal.late", f"a new base of the journal: {reason}", level="warning")]
             case m.ExportPulled(model_dir):
                 self.model_dir = model_dir
-                self._pulled_at = now
-                self.crew.is_model_here = True
+                self._export.pulled(now)
             case m.ExportFailed(reason):
                 return self._end("failed", f"the model could not be stored: {reason}")
             case m.CancelAsked(by):
                 return self._end("cancelled", f"cancelled by {by}")
+            case m.PauseAsked(by):
+                return self._pause_asked(now, by)
+            case m.ReleaseAsked(lease_id, by):
+                return self.crew.let_go(lease_id, f"released by {by}")
+            case m.HandOverAsked(lease_id, reason):
+                return self._hand_over_asked(now, lease_id, reason)
             case m.Ticked():
-                return self._name_stragglers(now)
+                if self._pausing is not None and now >= self._pausing.until:
+                    return self._end("paused", paused_text(self._pausing.by))
+                return self.crew.name_stragglers(now) if self.state in TRAINING else []
         return []
 
     # ---- what tasks ask -------------------------------------------------------------------------
@@ -246,7 +259,8 @@ class Job:
         """The rows for request `number` of a task; None when there are none now, or never any more."""
         if self.is_over or not self.group.tasks[task_id].is_alive:
             return None, []
-        return self.rounds.next_slice(task_id, number)
+        crew = [task.task_id for task in self.group.alive(TRAIN)]
+        return self.rounds.next_slice(task_id, number, crew)
 
     def view(self, now: float, scheduler: str) -> JobView:
         """As an operator sees it."""
@@ -400,26 +414,38 @@ class Job:
                 task.round, task.batches, task.samples = self.round, 0, 0
         if self.rounds.is_over:
             effects += self.crew.searches()
-            effects += [effect for lease_id in list(self.crew.idle) for effect in self.crew.release(lease_id)]
-        return effects
+            return effects + [effect for lease_id in list(self.crew.idle) for effect in self.crew.release(lease_id)]
+        if self._pausing is not None:
+            return effects + self._end("paused", paused_text(self._pausing.by))
+        return effects + [effect for wish in self._moving.take(now) for effect in self.crew.let_go(*wish)]
 
-    def _name_stragglers(self, now: float) -> list[JobEffect]:
-        if self.state != "running":
+    # ---- steering -----------------------------------------------------------------------------------
+
+    def _pause_asked(self, now: float, by: str) -> list[JobEffect]:
+        """Stop at the next commit; at once where nobody trains."""
+        if self.rounds.is_over:
+            raise Refused("conflict", f"the rounds of job {self.job_id} are done: its model is on its way")
+        if self.state not in TRAINING:
+            return self._end("paused", paused_text(by))
+        if self._pausing is not None:
             return []
-        effects: list[JobEffect] = []
-        for task_id, late_s in self.rounds.look_for_stragglers(now):
-            where = self.crew.name_of_task(task_id)
-            late = f"will be done {late_s:.0f} s after the others" if late_s < 1e6 else "does not report any more"
-            text = f"round {self.round + 1} waits for {where}: it {late}"
-            effects.append(self.crew.note("worker.behind", text, level="warning", task=task_id))
-        return effects
+        self._pausing = Pausing(by, now + PAUSE_WITHIN_S)
+        return [self.crew.note("job.pausing", f"{self.order.name}: {self._pausing.text}")]
 
-    # ---- parts of them ------------------------------------------------------------------------------
+    def _hand_over_asked(self, now: float, lease_id: str, reason: str) -> list[JobEffect]:
+        """At the next commit; at once where nothing is done under the lease. An export is seen through."""
+        if self.rounds.is_over or lease_id not in self.crew.prices:
+            return []
+        if self.state not in TRAINING or lease_id in self.crew.idle:
+            return self.crew.let_go(lease_id, reason)
+        is_new = self._moving.wish(now, lease_id, reason)
+        text = f"what runs under lease {lease_id} moves after the next commit: {reason}"
+        return [self.crew.note("task.moving", text, lease=lease_id)] if is_new else []
 
     def _end(self, state: str, reason: str) -> list[JobEffect]:
         self.state, self.reason = state, reason
         effects: list[JobEffect] = [m.Search(TRAIN, 0), m.Search(AGGREGATE, 0)]
-        effects += self.crew.end("cancelled" if state == "cancelled" else "finished")
+        effects += self.crew.end("cancelled" if state in ("cancelled", "paused") else "finished")
         level = "error" if state == "failed" else "info"
         return [*effects, self.crew.note(f"job.{state}", f"{self.order.name}: {reason or state}", level=level)]
 
@@ -433,8 +459,9 @@ class Job:
         workers = self.group.alive(TRAIN)
         server = self.group.server
         if self.rounds.is_over:
-            self.state, self.reason = "exporting", self.crew.server_lost
-            return self._settle_export(now)
+            self.state = "exporting"
+            self.reason, effects, is_done = self._export.settle(now)
+            return [*effects, *self._end("done", ""), m.SaveState()] if is_done else effects
         if server is None or not workers:
             self.state, self.reason = "waiting", self._waiting_text(server is not None)
         elif not any(task.state == "running" for task in workers) or server.state not in SERVING:
@@ -446,30 +473,17 @@ class Job:
             self.reason = running_text(
                 len(workers), self.order.workers, answer=answer, has_lost=self.crew.has_lost, behind=behind
             )
+        if self._pausing is not None:
+            if self.state != "running":
+                return self._end("paused", paused_text(self._pausing.by))
+            self.state, self.reason = "pausing", self._pausing.text
+            return []
         has_cause = bool(self._data_missing or self.crew.server_lost) or "; " in self.reason
         if self.state == "waiting" and has_cause and self.reason != waiting_before:
             return [self.crew.note("job.waiting", f"{self.order.name}: {self.reason}")]
         if self.state == "running" and state_before != "running":
             return [self.crew.note("job.running", f"{self.order.name}: {len(workers)} of {self.order.workers} workers")]
         return []
-
-    def _settle_export(self, now: float) -> list[JobEffect]:
-        if self._pulled_at is not None:
-            waited = now - self._pulled_at >= LAST_EVALUATION_S
-            evaluator = self.group.tasks.get(self.crew.evaluator)
-            nobody = evaluator is None or not evaluator.is_alive
-            if self.rounds.score.has_evaluation(self.order.rounds) or nobody or waited:
-                return [*self.rounds.score.closing(now), *self._end("done", ""), m.SaveState()]
-            self.reason = "waiting for the last validation loss"
-            return []
-        server = self.group.server
-        if server is None or server.state != "exported":
-            return []
-        self.reason = "fetching the model"
-        if self._pull_asked == server.task_id:
-            return []
-        self._pull_asked = server.task_id
-        return [m.PullExport(server.peer_id, server.exported)]
 
     def _waiting_text(self, has_server: bool) -> str:
         if self._data_missing:

@@ -194,6 +194,14 @@ class HeldLeases:
         ]
         return min(times, default=None)
 
+    def planned(self, lease_id: str) -> float | None:
+        """When a lease is to be renewed, if its worker goes on as it does; None where it is not held."""
+        held = self._leases.get(lease_id)
+        if held is None:
+            return None
+        reports = held.heard_at > held.next_at - RENEW_AT * held.duration_s
+        return min(held.next_at if reports else held.ask_at, held.expires_at)
+
     def validate(self) -> None:
         """Raise AssertionError where the state contradicts itself."""
         for held in self._leases.values():

@@ -10,7 +10,7 @@ ask get rows of the next pass, so nobody waits.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from node.errors import JobError, Refused
 from node.ordering import order_of
@@ -18,6 +18,8 @@ from node.wire import Span
 
 Rows = list[tuple[int, int]]
 """Ranges of one slice: sorted, apart from each other, none empty."""
+Owners = Callable[[int, Sequence[int]], Sequence[int] | None]
+"""Answers, for a pass and its order, with the rank that each slice is meant for; None where it is the first to ask."""
 
 
 def without(rows: Iterable[tuple[int, int]], start: int, end: int) -> Rows:
@@ -120,8 +122,11 @@ class Ledger:
             ledger._granted.setdefault(task_id, []).append(span)
         return ledger
 
-    def give(self, task_id: str, number: int) -> tuple[Span, bool]:
+    def give(self, task_id: str, number: int, rank: int = 0, owners: Owners | None = None) -> tuple[Span, bool]:
         """The rows for request `number` of a task, and whether they are new: the same number gets the same rows again.
+
+        `rank` is the task's place among those that share the slices by `owners`. Its own slices come first, then those
+        of whoever has the most left, from the end of what that one has.
 
         Raises `Refused` (`stale`) for a request older than the last.
         """
@@ -131,7 +136,7 @@ class Ledger:
                 return known[1], False
             raise Refused("stale", f"slice request {number} of task {task_id} is older than the last, {known[0]}")
         at = self.pass_
-        while (span := self._first_free(at)) is None:
+        while (span := self._first_free(at, rank, owners)) is None:
             at += 1
         self._take(span)
         self._granted.setdefault(task_id, []).append(span)
@@ -177,6 +182,16 @@ class Ledger:
         """Rows that a task has and no round has committed, in the order of their grants."""
         return list(self._granted.get(task_id, []))
 
+    def granted(self) -> list[tuple[str, Span]]:
+        """Every task's rows that no round has committed."""
+        return [(task_id, span) for task_id, spans in self._granted.items() for span in spans]
+
+    def used_rows(self) -> dict[int, int]:
+        """Of the slices of the present pass that have committed rows: how many."""
+        its_pass = self._passes.get(self.pass_)
+        done = its_pass.done if its_pass is not None else {}
+        return {index: sum(high - low for low, high in rows) for index, rows in done.items()}
+
     def committed(self) -> list[Span]:
         """Committed rows of the passes that are not over."""
         return [
@@ -221,16 +236,32 @@ class Ledger:
             its_pass = self._passes[number] = _Pass(self._seed, number, self.rows)
         return its_pass
 
-    def _first_free(self, number: int) -> Span | None:
+    def _first_free(self, number: int, rank: int, owners: Owners | None) -> Span | None:
         its_pass = self._open(number)
-        if its_pass.queue:
-            index = its_pass.order[its_pass.queue[0]]
-            low, high = its_pass.free[index][0]
-            return Span(number, index, low, high)
+        meant_for = owners(number, its_pass.order) if owners is not None else None
+        if meant_for is not None:
+            return self._free_of(its_pass, number, rank, meant_for)
+        return next(self._frees(its_pass, number), None)
+
+    def _frees(self, its_pass: _Pass, number: int) -> Iterator[Span]:
+        """The first free rows of each slice that has some, in order."""
+        for place in its_pass.queue:
+            index = its_pass.order[place]
+            yield Span(number, index, *its_pass.free[index][0])
         for index in its_pass.order[its_pass.cursor :]:
             if self.rows[index]:
-                return Span(number, index, 0, self.rows[index])
-        return None
+                yield Span(number, index, 0, self.rows[index])
+
+    def _free_of(self, its_pass: _Pass, number: int, rank: int, meant_for: Sequence[int]) -> Span | None:
+        left: dict[int, int] = {}
+        last: dict[int, Span] = {}
+        for span in self._frees(its_pass, number):
+            owner = meant_for[span.index]
+            if owner == rank:
+                return span
+            left[owner] = left.get(owner, 0) + span.end - span.start
+            last[owner] = span
+        return last[max(left, key=lambda owner: (left[owner], -owner))] if left else None
 
     def _take(self, span: Span) -> None:
         """These rows are nobody's any more, if they were."""

@@ -13,6 +13,7 @@ from typing import Protocol
 from node.scheduler.allocation import Need
 from node.scheduler.group import Group
 from node.scheduler.journal import Chain
+from node.scheduler.ledger import Ledger
 from node.scheduler.messages import HeldLease, JobEffect, JobEvent, SavedTask
 from node.views import JobView, Point
 from node.wire import CommitRound, Plan, Progress, Span
@@ -100,6 +101,10 @@ class Machine(Protocol):
     @property
     def chain(self) -> Chain:
         """The journal's files; empty where no parameter server is."""
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Whose which rows are; None until the dataset is found."""
 
     @property
     def is_over(self) -> bool:

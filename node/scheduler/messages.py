@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from node.jobspec import JobSpec
+from node.jobspec import JobSpec, PartitionSpec
 from node.scheduler.allocation import Need
+from node.scheduler.steering import CancelAsked as CancelAsked
+from node.scheduler.steering import HandOverAsked as HandOverAsked
+from node.scheduler.steering import PauseAsked as PauseAsked
+from node.scheduler.steering import ReleaseAsked as ReleaseAsked
+from node.scheduler.steering import SteeringEvent
 from node.views import Point
 from node.wire import (
     Aggregation,
@@ -28,6 +33,9 @@ AGGREGATE = "aggregate"
 INFER = "inference"
 BATCH_SIZE = 16
 """Where the job does not bound it."""
+
+
+FIRST_COME = PartitionSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,7 @@ class Order:
     aggregation: Aggregation = field(default_factory=Aggregation)
     precision: str = "fp32"
     checkpoint_every: int = 0
+    partition: PartitionSpec = FIRST_COME
 
     @property
     def runs_job_code(self) -> bool:
@@ -89,6 +98,7 @@ def order_of_spec(job_id: str, spec: JobSpec, folder_sha256: str) -> Order:
         aggregation=spec.wire_aggregation(),
         precision=spec.precision,
         checkpoint_every=spec.checkpoint.every,
+        partition=spec.partition,
         needs={
             TRAIN: Need(
                 job_id,
@@ -97,6 +107,7 @@ def order_of_spec(job_id: str, spec: JobSpec, folder_sha256: str) -> Order:
                 spec.worker,
                 train.bid,
                 train.limit,
+                tuple(spec.bind_mounts),
             ),
             AGGREGATE: Need(
                 job_id,
@@ -105,6 +116,7 @@ def order_of_spec(job_id: str, spec: JobSpec, folder_sha256: str) -> Order:
                 spec.parameter_server,
                 server.bid,
                 server.limit,
+                tuple(spec.bind_mounts),
             ),
         },
     )
@@ -269,13 +281,6 @@ class ResultStored:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelAsked:
-    """An operator ends the job."""
-
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed."""
 
@@ -296,7 +301,7 @@ JobEvent = (
     | ExportPulled
     | ExportFailed
     | ResultStored
-    | CancelAsked
+    | SteeringEvent
     | Ticked
 )
 

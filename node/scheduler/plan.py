@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 HORIZON_BATCHES = 2.0
@@ -74,6 +75,10 @@ class RoundPlan:
         rates = [pace.rate for pace in self._paces.values()]
         if gone is not None and gone.rate and sum(rates):
             self._remitted += (self._budget - self._remitted) * gone.rate / (gone.rate + sum(rates))
+
+    def speeds(self, crew: Sequence[str]) -> list[float]:
+        """Samples a second of these members, 0 where nothing is known."""
+        return [pace.rate if (pace := self._paces.get(task_id)) is not None else 0.0 for task_id in crew]
 
     def open(self, round_: int, now: float) -> None:
         """The next round begins; what is known of each member's speed is kept."""

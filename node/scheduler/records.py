@@ -16,6 +16,8 @@ from node.store import Store
 from node.views import JobView, Point
 
 ENDED_SHOWN = 50
+PAUSED = "paused"
+"""The state of a job that has not ended, and that nobody runs."""
 _COLUMNS = (
     "job_id, name, spec, body_sha256, folder_sha256, submitted_by, state, reason, epoch, round, model_dir,"
     " submitted_unix, ended_unix"
@@ -64,6 +66,12 @@ def update_job(
     )
 
 
+def end_job(db: sqlite3.Connection, job_id: str, state: str, reason: str) -> None:
+    """Write that a job which nobody runs has ended."""
+    values = (state, reason, time.time(), job_id)
+    db.execute("UPDATE jobs SET state = ?, reason = ?, ended_unix = ? WHERE job_id = ?", values)
+
+
 def insert_points(db: sqlite3.Connection, points: Sequence[tuple[int, Point]]) -> None:
     """Add values to a job's curves, each with its epoch."""
     db.executemany(
@@ -79,7 +87,7 @@ async def find_job(store: Store, job_id: str) -> JobRow | None:
 
 
 async def unfinished_jobs(store: Store) -> list[JobRow]:
-    """Jobs that have not ended, oldest first."""
+    """Jobs that have not ended, paused ones among them, oldest first."""
     rows = await store.read(f"SELECT {_COLUMNS} FROM jobs WHERE ended_unix IS NULL ORDER BY submitted_unix, job_id")
     return [JobRow(*row) for row in rows]
 
@@ -133,7 +141,7 @@ async def rounds_of(store: Store, job_id: str) -> list[dict[str, Any]]:
 
 
 async def view_of_ended(store: Store, row: JobRow, scheduler: str) -> JobView:
-    """A job that ended before this process began, as far as it was written down."""
+    """A job that ended, or was paused, before this process began, as far as it was written down."""
     spec = row.job_spec()
     points = await points_of(store, row.job_id)
     answered = [result["rows"] for result in await results_of(store, row.job_id)]

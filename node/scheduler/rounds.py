@@ -6,15 +6,16 @@ one report, once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from node.errors import Refused
+from node.errors import JobError, Refused
 from node.scheduler import messages as m
 from node.scheduler.group import Task
 from node.scheduler.journal import DELTA, MOMENTUM, WEIGHTS, Chain
 from node.scheduler.ledger import Ledger
 from node.scheduler.machine import Saved
 from node.scheduler.messages import JobEffect, Order
+from node.scheduler.partition import Partition, check
 from node.scheduler.plan import RoundPlan
 from node.scheduler.score import Score
 from node.scheduler.stragglers import Stragglers
@@ -48,6 +49,7 @@ class Rounds:
         self._bytes_before = (saved.bytes_before_up, saved.bytes_before_down)
         self._bytes = (saved.bytes_up, saved.bytes_down)
         self._looked_at = now
+        self._partition = Partition(order.partition)
 
     @property
     def is_over(self) -> bool:
@@ -61,6 +63,10 @@ class Rounds:
         if self.data_digest and found.digest and found.digest != self.data_digest:
             return "the dataset has changed since the job began"
         if self.ledger is None:
+            try:
+                check(self._order.partition, len(found.rows))
+            except JobError as error:
+                return str(error)
             saved, self._saved = self._saved, Saved()
             last = {t.task_id: (t.slice_number, t.slice) for t in saved.tasks if t.slice is not None}
             self.ledger = Ledger.restored(
@@ -76,11 +82,18 @@ class Rounds:
         self.data_digest = found.digest or self.data_digest
         return ""
 
-    def next_slice(self, task_id: str, number: int) -> tuple[Span | None, list[JobEffect]]:
-        """The rows for request `number` of a task; None when there is no more to do, or nothing is known yet."""
+    def next_slice(self, task_id: str, number: int, crew: Sequence[str]) -> tuple[Span | None, list[JobEffect]]:
+        """The rows for request `number` of a task, one of the `crew`; None when there is no more to do, or nothing is
+        known yet."""
         if self.ledger is None or self.is_over:
             return None, []
-        span, is_new = self.ledger.give(task_id, number)
+        speeds = self.plan.speeds(crew)
+        span, is_new = self.ledger.give(
+            task_id,
+            number,
+            crew.index(task_id),
+            lambda pass_, order: self._partition.owners(pass_, order, speeds),
+        )
         return span, [m.SaveGrant(task_id, number, span)] if is_new else []
 
     def returned(self, task: Task, number: int, spans: list[Span]) -> list[JobEffect]:
@@ -129,7 +142,8 @@ class Rounds:
         self.round = report.round + 1
         self.digest = report.weights.sha256
         self.contributors = [(share.task_id, share.from_round) for share in report.contributions]
-        effects: list[JobEffect] = list(self.score.committed(now, report, samples, seconds, *self._bytes))
+        fragments = self._order.sync.fragments
+        effects: list[JobEffect] = list(self.score.committed(now, report, samples, seconds, *self._bytes, fragments))
         effects.append(m.SaveRound(report, samples, seconds, *self._bytes, self.ledger.pass_))
         effects += [self._granted(task_id) for task_id in dict.fromkeys(s.task_id for s in report.contributions)]
         files = (report.weights, report.momentum)

@@ -30,7 +30,7 @@ from node.scheduler.records import JobRow
 from node.scheduler.results import Results
 from node.scheduler.saving import Saver
 from node.telemetry import metrics
-from node.views import Point
+from node.views import LeaseHistory, Point
 from node.wire import CommitRound, Decline, NextSlice, Offer, Plan, Progress, SliceGrant, VersionFile
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ class JobRunner:
         self._dataset: Dataset | None = None
         self._group: m.SetGroup | None = None
         self._took_s: float | None = None
+        self.is_running = True
+        """Until nothing of this run is still to come."""
         self._wake = asyncio.Event()
         self._shown_at = 0.0
         self._is_dirty = True
@@ -130,6 +132,8 @@ class JobRunner:
                     self._spawn(self.results.prepare())
                 self._holdings.restore(self._saved.leases)
                 self._apply(self.job.begin(time.monotonic()))
+                if self.row.state == "pausing":
+                    self._apply(self.job.handle(time.monotonic(), m.PauseAsked("an operator")))
                 self.workers_came({peer.record.peer_id for peer in self._overlay.peers("worker") if peer.reachable})
                 await self._saver.flush()
                 while not self.job.is_over:
@@ -141,6 +145,7 @@ class JobRunner:
             self._show()
             metrics().job_workers(self.row.job_id, 0)
             metrics().jobs_changed(-1)
+            self.is_running = False
 
     async def _step(self) -> None:
         self._wake.clear()
@@ -190,6 +195,14 @@ class JobRunner:
         """These workers are here now, or again."""
         if self._tasks is not None:
             self._holdings.workers_came(peer_ids)
+
+    def holds(self, lease_id: str, peer_id: str = "") -> bool:
+        """Whether the job holds this lease (of this peer)."""
+        return self._tasks is not None and self._holdings.holds(lease_id, peer_id)
+
+    def lease_history(self, lease_id: str) -> LeaseHistory | None:
+        """What this job knows of a lease."""
+        return self._holdings.history(lease_id)
 
     async def take(self, event: m.JobEvent) -> None:
         """Hand the job an event; what it wants saved is on disk when this returns."""
@@ -423,7 +436,7 @@ class JobRunner:
         self._shown_at = now
         self._is_dirty = False
         view = self.job.view(now, self._overlay.peer_id)
-        if self.job.is_over:
+        if self.job.is_over and view.state != records.PAUSED:
             self._took_s = view.age_s if self._took_s is None else self._took_s
             view = replace(view, took_s=self._took_s)
         metrics().job_workers(view.id, view.workers)

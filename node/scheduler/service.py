@@ -13,6 +13,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from node.errors import Refused
+from node.jobdocument import document_of
 from node.network.serving import send_file
 from node.scheduler import messages as m
 from node.scheduler import records, runs
@@ -21,20 +22,25 @@ from node.scheduler.files import SchedulerFiles
 from node.scheduler.group import Task
 from node.scheduler.handover import Handover
 from node.scheduler.intake import Intake
-from node.scheduler.records import ENDED_SHOWN, JobRow
+from node.scheduler.records import ENDED_SHOWN, PAUSED, JobRow
 from node.scheduler.results import read_result_header
 from node.scheduler.runner import JobRunner
+from node.scheduler.slicestates import slice_map, slice_map_of_store
+from node.scheduler.steer import Steering
 from node.views import SubmitResult
 from node.wire import (
     Accepted,
     Ack,
     CommitRound,
     Decline,
+    HandOver,
     Measure,
     NextSlice,
     Offer,
+    Pause,
     Plan,
     Progress,
+    Release,
     Resume,
     RunCommand,
     SliceGrant,
@@ -70,6 +76,7 @@ class SchedulerService:
         self._intake = Intake(config, overlay, store, self._files)
         self._handover = Handover(overlay, store, self._files, self._intake)
         self._runners: dict[str, JobRunner] = {}
+        self._steering = Steering(overlay, board, store, self._runners)
         self._ended: deque[str] = deque()
         self._workers: set[str] = set()
         self._tasks: asyncio.TaskGroup | None = None
@@ -82,12 +89,16 @@ class SchedulerService:
         overlay.on(Measure, self._measure)
         overlay.on(CommitRound, self._commit_round)
         overlay.on(RunCommand, self._run_command, operator=True)
+        overlay.on(HandOver, self._hand_over)
         overlay.bulk_route("PUT", "/bulk/submissions/{job_id}", self._submission, operator=None)
         overlay.bulk_route("PUT", "/bulk/jobs/{job_id}/results/{index}", self._result)
         overlay.bulk_route("GET", "/bulk/jobs/{job_id}/folder", self._folder)
         overlay.bulk_route("GET", "/bulk/jobs/{job_id}/trained", self._trained)
         overlay.bulk_route("GET", "/bulk/jobs/{job_id}/trained/{name:.+}", self._trained)
         overlay.bulk_route("GET", "/bulk/jobs/{job_id}/journal/{kind}/{number}", self._journal)
+        overlay.bulk_route("GET", "/bulk/jobs/{job_id}/spec", self._spec, operator=None)
+        overlay.bulk_route("GET", "/bulk/jobs/{job_id}/leases/{lease}", self._lease, operator=None)
+        overlay.bulk_route("GET", "/bulk/jobs/{job_id}/slices", self._slices, operator=None)
         overlay.bulk_route("GET", "/bulk/jobs/{job_id}/metrics", self._metrics, operator=None)
         overlay.bulk_route("GET", "/bulk/jobs/{job_id}/rounds", self._rounds, operator=None)
 
@@ -101,6 +112,8 @@ class SchedulerService:
             self._tasks = tasks
             try:
                 for row in await records.unfinished_jobs(self._store):
+                    if row.state == PAUSED:
+                        self._board.put(await records.view_of_ended(self._store, row, self._overlay.peer_id))
                     await self._start(row)
                 self._is_ready = True
                 if self._config.scheduler.job is not None:
@@ -114,7 +127,7 @@ class SchedulerService:
     # ---- jobs ---------------------------------------------------------------------------------------
 
     async def _start(self, row: JobRow) -> None:
-        if row.job_id in self._runners or row.ended_unix is not None or self._tasks is None:
+        if row.job_id in self._runners or row.ended_unix is not None or row.state == PAUSED or self._tasks is None:
             return
         saved = await runs.saved_run(self._store, row.job_id)
         if row.job_id in self._runners or self._tasks is None:
@@ -139,8 +152,9 @@ class SchedulerService:
                 error = error.exceptions[0]
             reason = f"the scheduler failed: {type(error).__name__}: {error}"
             await self._mark_failed(runner, reason)
-        self._exports.ended(row.job_id, runner.job.state)
-        await self._has_ended(row.job_id)
+        if runner.job.state != PAUSED:
+            self._exports.ended(row.job_id, runner.job.state)
+            await self._has_ended(row.job_id)
 
     async def _has_ended(self, job_id: str) -> None:
         """What may go goes: the views of jobs long over, and what older ones would need to be resumed."""
@@ -259,29 +273,51 @@ class SchedulerService:
     # ---- commands of operators ----------------------------------------------------------------------
 
     async def _run_command(self, caller: Caller, request: RunCommand) -> Accepted:
-        by, command = self._intake.open_command(request.signed)
+        opened = self._intake.open_command(request.signed)
+        by, command = opened.by, opened.command
         if isinstance(command, Submit):
             raise Refused("invalid", "a job comes with its body: PUT /bulk/submissions/<job>")
+        if isinstance(command, Release):
+            if await self._intake.orders.take(opened):
+                await self._steering.release(by, command.lease_id, request.worker)
+            return Accepted(job_id=command.lease_id, scheduler=self._overlay.peer_id)
         row = await records.find_job(self._store, command.job_id)
         if row is None:
             raise Refused("unknown", f"no job {command.job_id} here")
+        if not await self._intake.orders.take(opened):
+            return Accepted(job_id=command.job_id, scheduler=self._overlay.peer_id)
+        runner = self._runners.get(command.job_id)
         if isinstance(command, Resume):
             await self._resume(by, row)
-        elif (runner := self._runners.get(command.job_id)) is not None:
+        elif isinstance(command, Pause):
+            await self._steering.pause(by, row, runner)
+        elif row.state == PAUSED and (runner is None or runner.job.is_over):
+            self._runners.pop(row.job_id, None)
+            await self._steering.cancel_paused(by, row)
+            await self._has_ended(row.job_id)
+        elif runner is not None:
             log.info("job.cancel job=%s by=%s", command.job_id, by)
             await runner.take(m.CancelAsked(by))
         return Accepted(job_id=command.job_id, scheduler=self._overlay.peer_id)
 
+    async def _hand_over(self, caller: Caller, request: HandOver) -> Ack:
+        """A worker is being drained."""
+        runner = self._runners.get(request.job_id)
+        if runner is not None and runner.holds(request.lease_id, caller.peer_id):
+            await runner.take(m.HandOverAsked(request.lease_id, request.reason[:200]))
+        return Ack()
+
     async def _resume(self, by: str, row: JobRow) -> None:
-        """Go on with an ended job from its last committed round, in a new epoch."""
-        if row.ended_unix is None:
+        """Go on with a job that is paused or has ended from its last committed round, in a new epoch."""
+        if row.ended_unix is None and row.state != PAUSED:
             return
         if row.state == "done":
             raise Refused("conflict", f"job {row.job_id} is done")
         kept = [ended.job_id for ended in (await records.ended_jobs(self._store))[:RESUMABLE]]
-        if row.job_id not in kept:
+        if row.state != PAUSED and row.job_id not in kept:
             raise Refused("unknown", f"job {row.job_id} is too old: its versions are not kept any more")
-        if self._tasks is None or (row.job_id in self._runners and not self._runners[row.job_id].job.is_over):
+        runner = self._runners.get(row.job_id)
+        if self._tasks is None or (runner is not None and runner.is_running):
             raise Refused("busy", f"job {row.job_id} is ending")
         await runs.resume(self._store, row.job_id, row.epoch + 1)
         self._runners.pop(row.job_id, None)
@@ -336,6 +372,30 @@ class SchedulerService:
         if file is None:
             raise Refused("unknown", "the journal has no such file")
         return await send_file(request, runner.journal.path(file), sha256=file.sha256)
+
+    async def _spec(self, caller: Caller, request: web.Request) -> web.StreamResponse:
+        row = await records.find_job(self._store, await self._known(request))
+        assert row is not None
+        return _json(document_of(row.job_spec()))
+
+    async def _lease(self, caller: Caller, request: web.Request) -> web.StreamResponse:
+        """What a job's scheduler knows of one of its leases."""
+        history = self._runner(request.match_info["job_id"]).lease_history(request.match_info["lease"])
+        if history is None:
+            raise Refused("unknown", "this job has had no such lease since its scheduler began")
+        return _json(history)
+
+    async def _slices(self, caller: Caller, request: web.Request) -> web.StreamResponse:
+        """Every slice of the present pass over a job's data."""
+        job_id = await self._known(request)
+        runner = self._runners.get(job_id)
+        if runner is not None and runner.job.ledger is not None:
+            tasks = runner.job.group.tasks
+            peers = {task_id: task.peer_id for task_id, task in tasks.items()}
+            return _json(slice_map(job_id, runner.job.dataset, runner.job.ledger, lambda task: peers.get(task, "")))
+        row = await records.find_job(self._store, job_id)
+        assert row is not None
+        return _json(await slice_map_of_store(self._store, job_id, row.job_spec().dataset))
 
     async def _metrics(self, caller: Caller, request: web.Request) -> web.StreamResponse:
         job_id = await self._known(request)

@@ -6,14 +6,18 @@ than the first one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
-from node.wire import Advertisement, ExecutorKind, Resources
+from node import mounts
+from node.wire import Advertisement, BindMount, ExecutorKind, Resources
 from node.worker.leases import RESOURCES, shortage
 
 WINDOW_S = 0.2
 _REMEMBERED = 2_000
+NOTHING_MOUNTED: Final = partial(mounts.objection, allowed=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,20 @@ class Answer:
 class Arbiter:
     """Collects advertisements and answers each once."""
 
-    def __init__(self, peer_id: str, kinds: Sequence[ExecutorKind], terms: Terms, window_s: float = WINDOW_S) -> None:
+    def __init__(
+        self,
+        peer_id: str,
+        kinds: Sequence[ExecutorKind],
+        terms: Terms,
+        window_s: float = WINDOW_S,
+        *,
+        unmountable: Callable[[Sequence[BindMount]], str] = NOTHING_MOUNTED,
+    ) -> None:
         self._peer_id = peer_id
         self._kinds = list(kinds)
         self._terms = terms
         self._window_s = window_s
+        self._unmountable = unmountable
         self._waiting: list[tuple[float, Advertisement]] = []
         self._seen: dict[tuple[str, str, int], None] = {}
 
@@ -63,14 +76,14 @@ class Arbiter:
         """When `decide` should run; None while nothing waits."""
         return self._waiting[0][0] + self._window_s if self._waiting else None
 
-    def decide(self, total: Resources, free: Resources, now: float) -> list[Answer]:
-        """Answer everything heard, the highest bid first."""
+    def decide(self, total: Resources, free: Resources, now: float, *, closed: str = "") -> list[Answer]:
+        """Answer everything heard, the highest bid first. `closed`: why nothing is offered, if so."""
         heard, self._waiting = self._waiting, []
         current = [(at, advert) for at, advert in heard if now < at + advert.ttl_s]
         current.sort(key=lambda item: (-item[1].bid, item[0], item[1].advert_id))
         answers = []
         for _, advert in current:
-            answer = self._answer(advert, total, free)
+            answer = Answer(advert, reason=closed) if closed else self._answer(advert, total, free)
             if answer.resources is not None:
                 free = _minus(free, answer.resources)
             answers.append(answer)
@@ -93,6 +106,9 @@ class Arbiter:
         if lacking:
             name, have, want = lacking
             return f"{name} {have:g} < {want:g}"
+        unmountable = self._unmountable(advert.mounts)
+        if unmountable:
+            return unmountable
         if advert.bid < self._terms.floor:
             return f"bid {advert.bid:g} < {self._terms.floor:g}"
         busy = shortage(total if self._terms.strategy == "whole" else advert.resources, free)

@@ -17,9 +17,10 @@ from aiohttp import web
 from node import resources
 from node.board import Board
 from node.errors import PeerError, Refused
+from node.leasehistory import LeaseHistories
 from node.store import Store
 from node.telemetry import metrics
-from node.views import LeaseView, LogChunk
+from node.views import LeaseHistory, LeaseView, LogChunk
 from node.wire import (
     Ack,
     Advertisement,
@@ -37,10 +38,12 @@ from node.wire import (
     SetMembers,
 )
 from node.worker.arbiter import Answer, Arbiter, Terms
+from node.worker.cordon import Cordon
 from node.worker.jobs import Jobs
 from node.worker.kinds import executors_of
 from node.worker.leases import OFFER_TTL_S, Lease, Ledger
 from node.worker.logfile import tail
+from node.worker.mounts import Mounts
 from node.worker.sandbox import find_sandbox
 from node.worker.transfers import KEEP_S, Transfers
 
@@ -68,10 +71,15 @@ class WorkerService:
         self._ledger = Ledger(Resources())
         kinds = [ExecutorKind(class_=item.class_, name=item.name) for item in executors_of(config)]
         terms = Terms(config.offer.price, config.offer.floor, config.offer.strategy)
-        self._arbiter = Arbiter(overlay.peer_id, kinds, terms)
+        self._mounts = Mounts(config, self._jobs.sandbox)
+        self._arbiter = Arbiter(
+            overlay.peer_id, kinds, terms, unmountable=lambda wanted: self._mounts.objection(wanted)
+        )
         self._tasks: asyncio.TaskGroup | None = None
         self._wake = asyncio.Event()
         self._ended: dict[str, float] = {}
+        self._cordon = Cordon(config, overlay, board, store, lambda: self._ledger.live)
+        self._lives = LeaseHistories()
         self.is_ready = False
         overlay.on(RenewLease, self._renew)
         overlay.on(ReleaseLease, self._release)
@@ -83,21 +91,29 @@ class WorkerService:
         overlay.bulk_route("GET", "/bulk/jobs/{job}/{kind:weights|momentum|delta}/{version}", self._send_version_file)
         overlay.bulk_route("GET", "/bulk/jobs/{job}/export/{name:.+}", self._send_export)
         overlay.bulk_route("GET", "/bulk/tasks/{task}/log", self._send_log)
+        overlay.bulk_route("GET", "/bulk/leases/{lease}", self._send_lease, operator=None)
         overlay.subscribe(self._heard)
 
     async def run(self) -> None:
         """Offer resources and run tasks until cancelled; then everything of them ends."""
         self._ledger = Ledger(await asyncio.to_thread(resources.total, self._config.resources, self._storage()))
-        self._jobs.sandbox = await find_sandbox(self._config.job_code)
+        self._jobs.sandbox = await find_sandbox(self._config.job_code, mounts=bool(self._config.mounts))
+        self._mounts = Mounts(self._config, self._jobs.sandbox)
         await self._jobs.prepare()
+        await self._cordon.load()
         if self._jobs.sandbox.policy == "refuse":
             log.warning("worker.no_job_code reason=%s", self._jobs.sandbox.reason)
+        terms = self._config.offer
+        executors = [f"{item.class_}/{item.name}" for item in executors_of(self._config)]
+        gpu_name = await asyncio.to_thread(resources.gpu_name)
+        self._overlay.offer(executors, max(terms.price, terms.floor), terms.floor, gpu_name, self._mounts.given)
         self._overlay.describe(self._ledger.total, self._ledger.free())
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self.is_ready = True
                 self._tasks.create_task(self._arbitrate())
                 self._tasks.create_task(self._keep_leases())
+                self._tasks.create_task(self._cordon.keep())
                 try:
                     await asyncio.Event().wait()
                 finally:
@@ -126,7 +142,9 @@ class WorkerService:
                 continue
             await asyncio.sleep(max(0.0, due_at - time.monotonic()))
             now = time.monotonic()
-            for answer in self._arbiter.decide(self._ledger.total, self._ledger.free(), now):
+            for answer in self._arbiter.decide(
+                self._ledger.total, self._ledger.free(), now, closed=self._cordon.state.reason
+            ):
                 self._answer(answer, now)
 
     def _answer(self, answer: Answer, now: float) -> None:
@@ -149,6 +167,7 @@ class WorkerService:
             return
         self._lease_changed(lease)
         text = f"offered to job {advert.job_id} at {answer.price:g}"
+        self._lives.note(lease.lease_id, "offered", now, text)
         self._board.happened("lease.offered", text, lease=lease.lease_id, job=advert.job_id)
         self._start(self._offer(advert, lease))
 
@@ -201,8 +220,11 @@ class WorkerService:
         self._lease_changed(lease)
         name = "lease.accepted" if lease.renewals == 1 else "lease.renewed"
         log.info("%s lease=%s peer=%s job=%s", name, lease.lease_id, caller.peer_id, lease.job_id)
-        if lease.renewals == 1:
+        if lease.renewals > 1:
+            self._lives.renewed(lease.lease_id, now)
+        else:
             text = f"job {lease.job_id} took the offer"
+            self._lives.note(lease.lease_id, "accepted", now, text)
             self._board.happened("lease.accepted", text, lease=lease.lease_id, job=lease.job_id)
         return LeaseRenewed(duration_s=request.duration_s)
 
@@ -221,8 +243,10 @@ class WorkerService:
             return
         log.info("lease.%s lease=%s job=%s", lease.state, lease.lease_id, lease.job_id)
         self._jobs.end_lease(lease)
+        self._lives.ended(lease.lease_id, lease.state, time.monotonic())
         self._ended[lease.lease_id] = time.monotonic()
         self._lease_changed(lease)
+        self._cordon.leases_changed()
 
     def _lease_changed(self, lease: Lease) -> None:
         now = time.monotonic()
@@ -248,6 +272,7 @@ class WorkerService:
     # ---- tasks ------------------------------------------------------------------------------------
 
     async def _dispatch(self, caller: Caller, request: Dispatch) -> Dispatched:
+        mounts = await self._mounts.find(request.mounts)
         if self._tasks is None or not self.is_ready:
             raise Refused("busy", "the worker is starting or stopping")
         lease = self._ledger.held_by(request.lease_id, caller.peer_id, time.monotonic())
@@ -255,7 +280,8 @@ class WorkerService:
             raise Refused("conflict", f"lease {lease.lease_id} is for job {lease.job_id}")
         if lease.executor.class_ != request.executor.class_ or lease.executor.name not in ("", request.executor.name):
             raise Refused("conflict", f"lease {lease.lease_id} is for executor {lease.executor.class_}")
-        self._jobs.start(self._tasks, request, lease)
+        self._jobs.start(self._tasks, request, lease, mounts)
+        self._lives.note(lease.lease_id, "dispatched", time.monotonic(), f"task {request.task_id}")
         self._lease_changed(lease)
         return Dispatched()
 
@@ -300,6 +326,15 @@ class WorkerService:
         found = await asyncio.to_thread(tail, path, lines)
         chunk = LogChunk(task_id=task_id, peer_id=self._overlay.peer_id, lines=found)
         return web.json_response(body=msgspec.json.encode(chunk))
+
+    async def _send_lease(self, caller: Caller, request: web.Request) -> web.StreamResponse:
+        lease_id = request.match_info["lease"]
+        marks = self._lives.marks(lease_id, time.monotonic())
+        if marks is None:
+            raise Refused("unknown", f"no lease {lease_id[:80]!r} is remembered here")
+        earlier = self._lives.earlier_renewals(lease_id)
+        history = LeaseHistory(lease_id=lease_id, marks=marks, earlier_renewals=earlier)
+        return web.json_response(body=msgspec.json.encode(history))
 
     # ---- small things -------------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ async def cluster(make_identity: MakeIdentity, tmp_path: Path) -> AsyncIterator[
         found = Cluster(a, b, ApiClient(Endpoint(socket=local.socket_path(tmp_path / "a"))), store, files)
 
         async def command(run: RunCommand) -> Accepted:
-            _, given = intake.open_command(run.signed)
+            given = intake.open_command(run.signed).command
             found.commands.append(given)
             return Accepted(job_id=given.job_id, scheduler=b.peer_id)
 

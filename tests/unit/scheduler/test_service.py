@@ -19,12 +19,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from node.board import Board
+from node.commanding import payload_of
 from node.config import NodeConfig, SchedulerConfig
 from node.errors import Refused
-from node.jobspec import parse_job
+from node.jobspec import job_from, parse_job
 from node.scheduler.service import SchedulerService
+from node.schema import Origin
 from node.store import Store
-from node.views import JobView, Point, SubmitResult
+from node.views import JobView, LeaseHistory, Point, SliceMap, SubmitResult
 from node.wire import (
     Cancel,
     Command,
@@ -119,7 +121,7 @@ class World:
 
 
 def signed(command: Command, signer: str = "operator:ada", signature: bytes = b"good") -> Signed:
-    return Signed(payload=msgspec.msgpack.encode(command), signature=signature, chain=[signer.encode()])
+    return Signed(payload=payload_of(command), signature=signature, chain=[signer.encode()])
 
 
 def command_header(command: Command, **more: Any) -> str:
@@ -226,6 +228,20 @@ async def test_a_submitted_job_is_run_to_its_model(tmp_path: Path) -> None:
         counted = [(pass_, index, row) for pass_, index, start, end in spans for row in range(start, end)]
         assert len(counted) == len(set(counted)) == sum(line["samples"] for line in rounds) > 0
         assert record["rounds"] == rounds
+        status, body = await here.get("/bulk/jobs/j1/spec")
+        assert (status, job_from(msgspec.json.decode(body), Origin("again")).num_workers) == (200, view.workers_wanted)
+        assert b"token" not in body
+        status, body = await here.get("/bulk/jobs/j1/slices")
+        slices = msgspec.json.decode(body, type=SliceMap)
+        assert (slices.is_whole, set(slices.states)) == (True, {".", "u"})
+        assert {index for pass_, index, _, _ in spans if pass_ == slices.pass_} == {
+            index for index, state in enumerate(slices.states) if state == "u"
+        }
+        lives = {task.lease_id: task for task in view.tasks}
+        for lease_id in lives:
+            status, body = await here.get(f"/bulk/jobs/j1/leases/{lease_id}")
+            assert msgspec.json.decode(body, type=LeaseHistory).marks[0].name == "accepted"
+        assert (await here.get("/bulk/jobs/j1/leases/other"))[0] == 400
         for worker in here.overlay.workers.values():
             assert worker.leases == {}, "a lease is left behind"
 

@@ -1,0 +1,190 @@
+"""Pausing, releasing and handing over, at the machine of a training job and at the scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node.errors import Refused
+from node.scheduler import messages as m
+from node.scheduler.messages import AGGREGATE, TRAIN
+from node.scheduler.steering import HAND_OVER_FOR_S, PAUSE_WITHIN_S
+from node.wire import Cancel, HandOver, Pause, Release, Resume, RunCommand
+from tests.unit.scheduler.fake_cluster import caller
+from tests.unit.scheduler.test_job import ORDER, Play, group_of, names, only
+from tests.unit.scheduler.test_service import JOB, rows_are_exact, signed, world
+
+
+def running(play: Play) -> tuple[str, list[str]]:
+    """A job whose two workers have trained a batch of the open round."""
+    server, tasks = group_of(play)
+    for task in tasks:
+        play.slice(task)
+        play.progress(task, 1)
+    assert play.job.state == "running"
+    return server, tasks
+
+
+def test_a_pause_in_the_inner_steps_waits_for_the_commit_and_then_lets_every_lease_go() -> None:
+    play = Play()
+    server, tasks = running(play)
+    assert "job.pausing" in names(play.tell(m.PauseAsked("ann")))
+    assert (play.job.state, play.job.reason) == ("pausing", "pausing after the next commit, asked by ann")
+    assert play.tell(m.PauseAsked("bob")) == [], "a second word changes nothing"
+    effects = play.commit(server, 0, tasks)
+    assert (play.job.state, play.job.round) == ("paused", 1)
+    assert only(effects, m.SaveRound), "the round counts"
+    assert {effect.peer_id for effect in only(effects, m.ReleaseHeld)} == {"P", "W0", "W1"}
+    assert play.job.reason == "paused by ann; resume it to go on"
+
+
+def test_a_pause_without_a_commit_in_time_gives_the_open_rounds_rows_back() -> None:
+    play = Play()
+    running(play)
+    play.tell(m.PauseAsked("ann"))
+    play.tell(m.Ticked(), after=PAUSE_WITHIN_S - 1)
+    assert play.job.state == "pausing"
+    play.tell(m.Ticked(), after=2)
+    assert (play.job.state, play.job.round) == ("paused", 0)
+    assert play.job.ledger is not None
+    assert all(not play.job.ledger.granted_to(task) for task in play.job.group.tasks)
+
+
+@pytest.mark.parametrize("ready", [False, True], ids=["waiting", "starting"])
+def test_where_nobody_trains_a_pause_is_at_once(ready: bool) -> None:
+    play = Play()
+    if ready:
+        play.ready(play.server())
+        play.worker("A")
+    play.tell(m.PauseAsked("ann"))
+    assert play.job.state == "paused"
+    assert not play.job.crew.prices
+
+
+def test_a_pause_whose_parameter_server_is_lost_waits_for_no_commit() -> None:
+    play = Play()
+    running(play)
+    play.tell(m.PauseAsked("ann"))
+    play.tell(m.LeaseLost("lease-P", "gone"))
+    assert play.job.state == "paused"
+
+
+def test_a_job_whose_rounds_are_done_cannot_be_paused() -> None:
+    play = Play(replace(ORDER, rounds=1))
+    server, tasks = running(play)
+    play.tell(m.PauseAsked("ann"))
+    play.commit(server, 0, tasks)
+    assert play.job.state == "exporting"
+    with pytest.raises(Refused, match="its model is on its way"):
+        play.tell(m.PauseAsked("ann"))
+
+
+def test_a_released_worker_is_replaced_and_not_blamed() -> None:
+    play = Play()
+    _, tasks = running(play)
+    effects = play.tell(m.ReleaseAsked("lease-W0", "ann"))
+    assert [effect.lease_id for effect in only(effects, m.ReleaseHeld)] == ["lease-W0"]
+    assert [(shun.peer_id, shun.never) for shun in only(effects, m.Shun)] == [("W0", False)]
+    assert play.job.group.tasks[tasks[0]].detail == "released by ann"
+    for peer in "CDE":
+        started = play.worker(peer)
+        play.tell(m.ReleaseAsked(f"lease-{peer}", "ann"))
+        assert started, "more releases than failures are allowed, and the job goes on"
+    assert play.job.state == "running"
+    assert play.tell(m.ReleaseAsked("lease-W0", "ann")) == []
+
+
+def test_a_released_parameter_server_is_placed_again_from_the_last_commit() -> None:
+    play = Play()
+    server, tasks = running(play)
+    play.commit(server, 0, tasks)
+    effects = play.tell(m.ReleaseAsked("lease-P", "ann"))
+    assert play.job.epoch == 1
+    assert m.Search(AGGREGATE, 1) in effects
+    assert len(play.job.group.alive(TRAIN)) == 2, "its group lives on"
+    play.ready(play.server("Q"))
+    assert play.job.round == 1
+
+
+def test_what_is_drained_moves_after_the_commit_and_the_parameter_server_with_it() -> None:
+    play = Play()
+    server, tasks = running(play)
+    for lease in ("lease-W0", "lease-P"):
+        assert "task.moving" in names(play.tell(m.HandOverAsked(lease, "w-1 is drained by ann")))
+    assert play.tell(m.HandOverAsked("lease-W0", "w-1 is drained by ann")) == [], "told once"
+    assert len(play.job.crew.prices) == 3, "nothing moves before the commit"
+    effects = play.commit(server, 0, tasks)
+    assert {effect.lease_id for effect in only(effects, m.ReleaseHeld)} == {"lease-W0", "lease-P"}
+    assert (play.job.round, play.job.epoch) == (1, 1)
+    assert play.job.group.tasks[tasks[0]].detail == "w-1 is drained by ann"
+    assert [task.peer_id for task in play.job.group.alive(TRAIN)] == ["W1"]
+
+
+def test_a_wish_to_move_lapses_when_it_is_not_repeated() -> None:
+    play = Play()
+    server, tasks = running(play)
+    play.tell(m.HandOverAsked("lease-W0", "drained"))
+    play.now += HAND_OVER_FOR_S
+    play.commit(server, 0, tasks)
+    assert len(play.job.group.alive(TRAIN)) == 2
+
+
+def test_a_lease_in_reserve_moves_at_once() -> None:
+    play = Play(replace(ORDER, spares=1))
+    running(play)
+    play.worker("C")
+    effects = play.tell(m.HandOverAsked("lease-C", "drained"))
+    assert [effect.lease_id for effect in only(effects, m.ReleaseHeld)] == ["lease-C"]
+
+
+@pytest.mark.asyncio
+async def test_a_paused_job_outlives_its_scheduler_and_goes_on_with_every_row_once(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        run = here.overlay.handlers[RunCommand]
+        await here.submit(JOB.replace("update_rounds = 2", "update_rounds = 40"))
+        await here.until_true(lambda: here.job().round >= 2)
+        command = RunCommand(signed=signed(Pause(job_id="j1")))
+        with pytest.raises(Refused, match="not an operator"):
+            await run(caller("W1"), RunCommand(signed=signed(Pause(job_id="j1"), signer="node:W1")))
+        await run(caller("X"), command)
+        paused = await here.until("paused")
+        assert paused.reason == "paused by ada; resume it to go on"
+        await here.until_true(lambda: all(not worker.leases for worker in here.overlay.workers.values()))
+        await here.until_true(lambda: not here.service._runners["j1"].is_running)
+        await run(caller("X"), RunCommand(signed=signed(Pause(job_id="j1"))))
+        assert await here.store.read("SELECT state, ended_unix FROM jobs") == [("paused", None)]
+        await run(caller("X"), RunCommand(signed=signed(Resume(job_id="j1"))))
+        await here.until("running")
+        await run(caller("X"), command)
+        held = next(iter(here.service._runners["j1"].job.group.alive(TRAIN)))
+        assert here.job().state != "paused", "the pause was given again by somebody else: it is spent"
+        handover = here.overlay.handlers[HandOver]
+        await handover(caller("stranger"), HandOver(lease_id=held.lease_id, job_id="j1"))
+        await run(caller("X"), RunCommand(signed=signed(Release(lease_id=held.lease_id))))
+        with pytest.raises(Refused, match="no lease"):
+            await run(caller("X"), RunCommand(signed=signed(Release(lease_id="nope"))))
+        done = await here.until("done")
+        assert done.round == 40
+        await rows_are_exact(here)
+        with pytest.raises(Refused, match="is done: there is nothing to pause"):
+            await run(caller("X"), RunCommand(signed=signed(Pause(job_id="j1"))))
+
+
+@pytest.mark.asyncio
+async def test_a_paused_job_is_shown_after_a_restart_and_can_be_cancelled(tmp_path: Path) -> None:
+    async with world(tmp_path, workers=0) as here:
+        await here.submit(JOB)
+        run = here.overlay.handlers[RunCommand]
+        await here.until("waiting")
+        await run(caller("X"), RunCommand(signed=signed(Pause(job_id="j1"))))
+        await here.until("paused")
+    async with world(tmp_path, workers=0) as again:
+        assert (await again.until("paused")).reason == "paused by ada; resume it to go on"
+        assert not again.service._runners
+        run = again.overlay.handlers[RunCommand]
+        await run(caller("X"), RunCommand(signed=signed(Cancel(job_id="j1"))))
+        assert (await again.until("cancelled")).reason == "cancelled by ada"
+        await run(caller("X"), RunCommand(signed=signed(Resume(job_id="j1"))))
+        await again.until("waiting")
