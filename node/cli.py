@@ -84,9 +84,12 @@ def start(
     for line in identity.warnings:
         _tell(line)
     if validate:
-        for dataset in settings.dataset_path:
+        for dataset in settings.dataset_folders:
             if "data" in settings.roles and not dataset.is_dir():
                 raise ConfigError(f"dataset folder {dataset} does not exist")
+        for mount in settings.mounts:
+            if "worker" in settings.roles and not mount.path.exists():
+                raise ConfigError(f"mount {mount.path} does not exist")
         sys.stdout.write("configuration is valid\n")
         return 0
     import msgspec

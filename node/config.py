@@ -13,9 +13,12 @@ import msgspec
 from node import addresses
 from node.errors import ConfigError
 from node.jobspec import JobSpec, job_from
+from node.mounts import check_allowed
 from node.overrides import apply_environment, hoist, pairs
 from node.schema import Origin, Strict, convert, dotted, nearest, parse_toml, read_text
+from node.storeurl import checked_dataset_url, is_store_url, name_in
 
+CACHE = "hypha-cache"
 ROLES = ("gateway", "scheduler", "worker", "data")
 DEFAULT_LISTEN = "/ip4/127.0.0.1/tcp/0"
 DEFAULT_STATE_DIR = "~/.local/state/hypha"
@@ -65,12 +68,21 @@ class CacheConfig(Strict, frozen=True):
     keep_free: float = 1.0
 
 
+class MountConfig(Strict, frozen=True):
+    """A folder or file of this machine that jobs may mount, with all below it."""
+
+    path: Path
+    read_only: bool = True
+
+
 class FetchConfig(Strict, frozen=True):
-    """What a worker fetches from the web for its tasks: from which hosts (`*.example.org` for all below), and whether
-    also from addresses that are not of the public net."""
+    """What a worker fetches from elsewhere for its tasks: from which hosts of the web (`*.example.org` for all below),
+    whether also from addresses that are not of the public net, and from which addresses in object storage, with all
+    below, with the credentials in this node's environment."""
 
     hosts: list[str] = msgspec.field(default_factory=lambda: ["huggingface.co", "*.huggingface.co", "*.hf.co"])
     private: bool = False
+    stores: list[str] = []
 
 
 class ExportsConfig(Strict, frozen=True):
@@ -115,7 +127,7 @@ class _Settings(Strict, frozen=True):
     telemetry_sample_ratio: float = 1.0
     telemetry_headers: dict[str, str] = {}
     telemetry_attributes: dict[str, str] = {}
-    dataset_path: list[Path] = []
+    dataset_path: list[str] = []
     results_path: Path | None = None
     work_dir: Path | None = None
     resources: ResourcesConfig = ResourcesConfig()
@@ -123,6 +135,7 @@ class _Settings(Strict, frozen=True):
     executors: list[ExecutorConfig] = []
     cache: CacheConfig = CacheConfig()
     fetch: FetchConfig = FetchConfig()
+    mounts: list[MountConfig] = []
     job_code: JobCode | None = None
     status_bridge: str = ""
     exports: ExportsConfig = ExportsConfig()
@@ -138,6 +151,31 @@ class NodeConfig(_Settings, frozen=True):
     def jobs_dir(self) -> Path:
         """Where a worker puts the work directories of its tasks."""
         return self.work_dir or self.state_dir / "work"
+
+    @property
+    def cache_dir(self) -> Path:
+        """Where a node keeps what it has fetched, by digest."""
+        return self.jobs_dir / CACHE
+
+    @property
+    def cache_limits(self) -> tuple[int, int]:
+        """How many bytes that may be, and how many are left free on the disk."""
+        return int(self.cache.size * 10**9), int(self.cache.keep_free * 10**9)
+
+    @property
+    def dataset_folders(self) -> list[Path]:
+        """The datasets, and folders of datasets, on this machine."""
+        return [Path(entry) for entry in self.dataset_path if not is_store_url(entry)]
+
+    @property
+    def dataset_urls(self) -> list[str]:
+        """The datasets in object storage."""
+        return [entry for entry in self.dataset_path if is_store_url(entry)]
+
+    @property
+    def own_paths(self) -> list[Path]:
+        """What no code of a job may see, wherever it lies: state, work of other tasks, key."""
+        return [self.state_dir, self.jobs_dir, *([self.key_pem] if self.key_pem is not None else [])]
 
 
 class _File(_Settings, frozen=True):
@@ -258,11 +296,21 @@ def _resolve(data: dict[str, Any], base: Path) -> None:
             for key, path in folders.items()
         }
         data["exports"] = {**data["exports"], **resolved}
+    mounts = data.get("mounts")
+    if isinstance(mounts, list):
+        data["mounts"] = [
+            {**mount, "path": str(base / Path(mount["path"]).expanduser())}
+            if isinstance(mount, dict) and isinstance(mount.get("path"), (str, Path)) and str(mount["path"])
+            else mount
+            for mount in mounts
+        ]
     paths = data.get("dataset_path")
     if isinstance(paths, (str, Path)):
         paths = [paths]
     if isinstance(paths, list) and all(isinstance(path, (str, Path)) for path in paths):
-        data["dataset_path"] = [str(base / Path(path).expanduser()) for path in paths if str(path)]
+        data["dataset_path"] = [
+            str(path) if is_store_url(str(path)) else str(base / Path(path).expanduser()) for path in paths if str(path)
+        ]
 
 
 def _check(config: NodeConfig, origin: Origin) -> None:
@@ -294,13 +342,24 @@ def _check(config: NodeConfig, origin: Origin) -> None:
     if "@" in config.exports.mlflow:
         hint = "put them into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
         raise origin.error(["exports", "mlflow"], "an address with credentials would be shown and logged", hint)
-    for dataset in config.dataset_path:
-        if ":/" in str(dataset):
-            raise origin.error(["dataset_path"], f"{dataset} is not a folder", "object stores are not supported yet")
+    for index, dataset in enumerate(config.dataset_path):
+        if is_store_url(dataset):
+            try:
+                checked_dataset_url(dataset)
+            except ConfigError as error:
+                raise origin.error(["dataset_path", index], error.message, error.hint) from error
+        elif ":/" in dataset:
+            hint = "write a folder, or s3://, gs:// or az://bucket/path/name"
+            raise origin.error(["dataset_path"], f"{dataset} is not a folder", hint)
+    for index, address in enumerate(config.fetch.stores):
+        if not is_store_url(address) or "@" in address or "?" in address:
+            hint = "write s3://, gs:// or az://bucket, or a folder in it"
+            raise origin.error(["fetch", "stores", index], "is not an address in object storage", hint)
+    check_allowed([(mount.path, mount.read_only) for mount in config.mounts], config.own_paths, origin.inside("mounts"))
     for index, executor in enumerate(config.executors):
         if executor.runtime == "process" and not executor.cmd:
             raise origin.error(["executors", index, "cmd"], "is missing", "a process executor needs the program to run")
-    names = [path.name for path in config.dataset_path]
+    names = [name_in(path) for path in config.dataset_path]
     for name in names:
         if names.count(name) > 1:
             raise origin.error(

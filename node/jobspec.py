@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from node.errors import ConfigError
 from node.jobbounds import check_inference, check_training
 from node.modeltypes import PREPROCESSORS, TASKS, normalised
 from node.mounts import checked
 from node.schema import Origin, Strict, convert, nearest, parse_toml
+from node.storeurl import checked_dataset_url, is_store_url, name_in
 from node.wire import Aggregation, BindMount, InnerOptimizer, ModelSource, OuterOptimizer, Output, Resources, Sync
 
 INFERENCE_BATCH = 16
@@ -51,7 +53,7 @@ class ModelSpec(Strict, frozen=True):
 
 
 class DatasetSpec(Strict, frozen=True):
-    """A dataset by its announced name."""
+    """A dataset by its announced name, or by its address in object storage."""
 
     dataset: str
 
@@ -335,17 +337,16 @@ def job_from(data: Mapping[str, Any], origin: Origin, *, lax: bool = False) -> J
     if table.type.lower() != "diloco":
         raise origin.error(["type"], f"{table.type!r} is not a kind of job", 'there are "diloco" and "inference"')
     dataset = _dataset(table, origin)
-    validation = table.validation_dataset
     resources = table.resources
     worker, worker_executor = _resources(resources.worker, origin.inside("resources", "worker"))
     server, server_executor = _resources(resources.parameter_server, origin.inside("resources", "parameter_server"))
     spec = JobSpec(
-        name=table.name or dataset,
+        name=table.name or name_in(dataset),
         model=_model(table.model, origin.inside("model"), TASKS),
         preprocessor=table.preprocessor
         and _model(table.preprocessor, origin.inside("preprocessor"), (*TASKS, *PREPROCESSORS)),
         dataset=dataset,
-        validation_dataset=validation.dataset if isinstance(validation, DatasetSpec) else validation,
+        validation_dataset=_checked_dataset("validation_dataset", table.validation_dataset, origin),
         rounds=table.rounds,
         inner_optimizer=table.inner_optimizer,
         outer_optimizer=table.outer_optimizer,
@@ -376,7 +377,7 @@ def _inference(table: InferenceTable, origin: Origin) -> JobSpec:
     written = msgspec.structs.asdict(table.model)
     model_job = written.pop("job")
     spec = JobSpec(
-        name=table.name or dataset,
+        name=table.name or name_in(dataset),
         model=_model(ModelSpec(**written), origin.inside("model"), TASKS),
         model_job=model_job,
         preprocessor=table.preprocessor and _model(table.preprocessor, origin.inside("preprocessor"), known),
@@ -398,10 +399,19 @@ def _inference(table: InferenceTable, origin: Origin) -> JobSpec:
 
 
 def _dataset(table: JobTable | InferenceTable, origin: Origin) -> str:
-    dataset = table.dataset.dataset if isinstance(table.dataset, DatasetSpec) else table.dataset or table.dataset_name
+    dataset = _checked_dataset("dataset", table.dataset or table.dataset_name, origin)
     if not dataset:
         raise origin.error(["dataset"], "is missing", "name the dataset the workers read")
     return dataset
+
+
+def _checked_dataset(key: str, written: DatasetSpec | str, origin: Origin) -> str:
+    """A dataset's name, or its address in object storage."""
+    dataset = written.dataset if isinstance(written, DatasetSpec) else written
+    try:
+        return checked_dataset_url(dataset) if is_store_url(dataset) else dataset
+    except ConfigError as error:
+        raise origin.error([key], error.message, error.hint) from error
 
 
 def _mounts(table: JobTable | InferenceTable, origin: Origin) -> list[BindMount]:

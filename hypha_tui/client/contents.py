@@ -44,7 +44,9 @@ def contents_of(draft: JobDraft, spec: JobSpec) -> Contents:
             problems.append(f"the folder {draft.folder} cannot be read: {error.strerror}")
     found = Contents(tuple(sorted(files.items())), ())
     if len(files) > FILES_ALLOWED:
-        problems.append(f"{len(files):,} files; at most {FILES_ALLOWED:,} can be submitted")
+        problems.append(
+            f"{len(files):,} files; at most {FILES_ALLOWED:,} can be submitted; leave some out by .hyphaignore"
+        )
     if found.size_bytes > MAX_BODY_BYTES:
         problems.append(too_large(found.size_bytes, MAX_BODY_BYTES, found.files))
     if not spec.model_job:

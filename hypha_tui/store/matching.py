@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from hypha_tui.store import text
+from node import mounts
 from node.jobspec import JobSpec, Price
 from node.schema import nearest
+from node.storeurl import is_store_url
 from node.views import DatasetView, PeerView
-from node.wire import Resources
+from node.wire import BindMount, Resources
 
 TRAIN: Final = "train"
 AGGREGATE: Final = "aggregate"
@@ -36,6 +38,7 @@ class Need:
     resources: Resources
     price: Price
     count: int
+    mounts: Sequence[BindMount] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,9 @@ def matching(spec: JobSpec, peers: Iterable[PeerView]) -> Matching:
     workers = [peer for peer in peers if "worker" in peer.roles]
     role = INFER if spec.is_inference else TRAIN
     count = spec.num_workers + spec.spare_workers
-    need = Need("worker", _executor(role, spec.worker_executor), spec.worker, spec.worker_price, count)
+    need = Need(
+        "worker", _executor(role, spec.worker_executor), spec.worker, spec.worker_price, count, spec.bind_mounts
+    )
     if spec.is_inference:
         return Matching(_find(need, workers), None, 1)
     server_need = Need(
@@ -106,6 +111,7 @@ def matching(spec: JobSpec, peers: Iterable[PeerView]) -> Matching:
         spec.parameter_server,
         spec.parameter_server_price,
         1,
+        spec.bind_mounts,
     )
     found, server = _find(need, workers), _find(server_need, workers)
     return Matching(_beside(found, server), server, spec.min_workers)
@@ -160,6 +166,9 @@ def objection(need: Need, peer: PeerView) -> str:
     lacking = _shortage(need.resources, peer.total) if peer.total is not None else ""
     if lacking:
         return f"lack {lacking}"
+    unmountable = mounts.objection(need.mounts, peer.mounts) if peer.mounts is not None else ""
+    if unmountable:
+        return f"have {unmountable}"
     if need.price.bid < peer.floor:
         return f"answer no bid of {need.price.bid:g}"
     if peer.price is not None and peer.price > need.price.limit:
@@ -203,6 +212,8 @@ def _agreed(reason: str, count: int) -> str:
 
 
 def _dataset(name: str, known: Sequence[DatasetView]) -> tuple[str, str]:
+    if is_store_url(name):
+        return f"{name}: the scheduler and the workers read it themselves", "ok"
     found = [view for view in known if view.name == name]
     if not found:
         close = nearest(name, sorted({view.name for view in known}))

@@ -45,7 +45,7 @@ def missing_files(loaded: Loaded) -> list[str]:
         lines += load_identity(config.cert_pem, config.key_pem, config.trust_pem, config.crls_pem).warnings
     except HyphaError as error:
         lines.append(str(error))
-    lines += [f"dataset folder {path} does not exist" for path in config.dataset_path if not path.is_dir()]
+    lines += [f"dataset folder {path} does not exist" for path in config.dataset_folders if not path.is_dir()]
     return lines
 
 

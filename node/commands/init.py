@@ -40,6 +40,7 @@ trust_pem = "certs/node-trust.pem"
 
 ## data: folders of safetensors slices, made by `hypha-node dataset build`. A dataset has its folder's name.
 ## A folder of datasets will do: what comes there is served without a restart.
+## One in object storage is named by itself: s3://, gs:// or az://bucket/path/name.
 # dataset_path = ["/var/hypha/datasets/wikitext-103"]
 ## Where schedulers of the cluster may put results of jobs. Without it they may not.
 # results_path = "/var/hypha/results"
@@ -76,6 +77,21 @@ trust_pem = "certs/node-trust.pem"
 # memory = 64
 # storage = 500
 # gpu = 24
+
+## worker: GB for slices and downloads that several tasks may use, and GB that are left free on the disk.
+# [cache]
+# size = 20
+# keep_free = 1
+
+## worker: hosts that files of tasks may be fetched from, and whether from outside of the public net as well.
+# [fetch]
+# hosts = ["huggingface.co", "*.huggingface.co", "*.hf.co"]
+# private = false
+
+## worker: folders and files of this machine that jobs may mount, with all below. read_only = false: they may write.
+# [[mounts]]
+# path = "/mnt/data"
+# read_only = true
 
 ## worker: price an hour that is asked for, and the lowest bid that is answered.
 # [offer]

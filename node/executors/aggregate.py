@@ -151,14 +151,14 @@ class Aggregator:
         return handlers[name]
 
     def _load(self) -> LoadedModel:
-        from node.executors.models import load_model
+        from node.executors.models import enter_folder, load_model
 
         if self._model is None:
             raise Refusal("unknown", "no model has been prepared here")
         artifacts, source = self._model
-        return load_model(
-            artifacts, str(source.get("task", "")), int(source.get("seed", 0)), source.get("filenames") or ()
-        )
+        task = str(source.get("task", ""))
+        enter_folder(artifacts, task)
+        return load_model(artifacts, task, int(source.get("seed", 0)), source.get("filenames") or ())
 
 
 def _outer(request: Answer) -> Outer:

@@ -59,12 +59,13 @@ class Answering:
         # Importing takes seconds; a job that cannot fetch its model fails before that.
         import torch
 
-        from node.executors.models import load_model, load_preprocessor
+        from node.executors.models import enter_folder, load_model, load_preprocessor
         from node.executors.outputs import OutputConfig, Predictor
 
         self._output = msgspec.convert(config.output, OutputConfig)
         names = [str(file.path.relative_to(artifacts)) for file in files if file.path.is_relative_to(artifacts)]
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        enter_folder(artifacts, config.model.task)
         loaded = load_model(artifacts, config.model.task, config.model.seed, names)
         self._images: Any = None
         self._tokenizer: Any = None

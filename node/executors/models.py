@@ -11,7 +11,8 @@ A `torch` model is a file `model.py` of the job's folder with
 
 and, if the job brings weights, `model.safetensors` beside it with the names of `state_of(model)`. Without `loss` the
 module is called with the batch's tensors by name and returns the loss, or something with `.loss`. This code runs in the
-executor's and the parameter server's own processes only, never in a node.
+executor's and the parameter server's own processes only, never in a node, and with the job's folder as working
+directory.
 
 All models are float32; mixed precision is Accelerate's matter.
 """
@@ -72,6 +73,13 @@ def load_model(artifacts: Path, task: str, seed: int, filenames: Sequence[str] =
             raise
         except Exception as error:
             raise JobError(f"the {task} model cannot be loaded: {_one_line(error)}") from error
+
+
+def enter_folder(artifacts: Path, task: str) -> None:
+    """For a job with code of its own: make the job's folder this process's working directory, so that the code finds
+    the files beside it by relative paths, as it did on its author's machine."""
+    if task == "torch":
+        os.chdir(artifacts)
 
 
 def load_state(model: Any, path: Path) -> None:

@@ -88,7 +88,7 @@ def _run(job: Job, bridge: Bridge, work_dir: Path, arrivals: Arrivals | None) ->
     from accelerate.utils import InitProcessGroupKwargs
 
     from node.executors.batches import Slice
-    from node.executors.models import load_model, load_preprocessor
+    from node.executors.models import enter_folder, load_model, load_preprocessor
     from node.executors.trainer import Trainer
 
     # Several processes without a device each are told so: Accelerate would go by what launched them.
@@ -104,6 +104,7 @@ def _run(job: Job, bridge: Bridge, work_dir: Path, arrivals: Arrivals | None) ->
     ]
     seed = hashlib.sha256(f"{job.job_id}:{work_dir.name}:{accelerator.process_index}".encode()).digest()
     torch.manual_seed(int.from_bytes(seed[:4], "big"))
+    enter_folder(artifacts, config.model.task)
     loaded = load_model(artifacts, config.model.task, config.model.seed, names)
     preprocessor = None
     if config.preprocessor is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from node.errors import Refused
 from node.network.cache import ContentCache
 from node.wire import Dispatch
+from node.worker.stores import Stores
 from node.worker.web import Web
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -25,6 +26,7 @@ class TaskContext:
     log_path: Path
     cache: ContentCache
     web: Web
+    stores: Stores = field(default_factory=Stores)
     token: str = field(default="", repr=False)
 
     @property

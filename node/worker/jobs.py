@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from node.board import Board
 from node.errors import HyphaError, Refused
 from node.network.cache import ContentCache
-from node.resources import GB
 from node.store import Store
 from node.telemetry import metrics
 from node.wire import AggregateTask, Dispatch, ExportedFile, InferTask, TrainTask, VersionFile
@@ -32,9 +31,10 @@ from node.worker.kinds import executors_of
 from node.worker.leases import Lease
 from node.worker.orphans import ExecutorRow
 from node.worker.parameter_server import ParameterServer
-from node.worker.sandbox import Sandbox
+from node.worker.sandbox import Mount, Sandbox
 from node.worker.sockets import Sockets
 from node.worker.statuses import Statuses
+from node.worker.stores import Stores
 from node.worker.training import Outcome, TrainingTask
 from node.worker.transfers import Transfers
 from node.worker.web import Web
@@ -50,7 +50,6 @@ REPORT_ENDED_FOR_S = 5.0
 REPORT_STOPPING_FOR_S = 0.5
 STOPPING_GRACE_S = 1.0
 LOGS = "hypha-logs"
-CACHE = "hypha-cache"
 
 Work = TrainingTask | InferenceTask | ParameterServer
 
@@ -58,11 +57,14 @@ Work = TrainingTask | InferenceTask | ParameterServer
 class Job:
     """One task on this worker, from its dispatch until nothing of it is left."""
 
-    def __init__(self, context: TaskContext, lease: Lease, work: Work, socket_path: Path) -> None:
+    def __init__(
+        self, context: TaskContext, lease: Lease, work: Work, socket_path: Path, mounts: Sequence[Mount]
+    ) -> None:
         self.context = context
         self.lease = lease
         self.work = work
         self.socket_path = socket_path
+        self.mounts = mounts
         self.ending: Outcome | None = None
         self.runner: asyncio.Task[None] | None = None
 
@@ -89,10 +91,9 @@ class Jobs:
         self._sockets = Sockets(config.state_dir)
         self._boot_id = orphans.boot_id()
         self._logs = config.jobs_dir / LOGS
-        self._cache = ContentCache(
-            config.jobs_dir / CACHE, int(config.cache.size * GB), keep_free_bytes=int(config.cache.keep_free * GB)
-        )
+        self._cache = ContentCache(config.cache_dir, *config.cache_limits)
         self._web = Web(self._cache, config.fetch)
+        self._stores = Stores(config.fetch.stores)
 
     async def prepare(self) -> None:
         """Clear away what an earlier life of this node left."""
@@ -108,7 +109,7 @@ class Jobs:
             await self._store.write(functools.partial(orphans.forget, row.task_id))
         await asyncio.to_thread(orphans.prune, self._config.jobs_dir, self._logs)
 
-    def start(self, tasks: asyncio.TaskGroup, dispatch: Dispatch, lease: Lease) -> None:
+    def start(self, tasks: asyncio.TaskGroup, dispatch: Dispatch, lease: Lease, mounts: Sequence[Mount] = ()) -> None:
         """Begin a task; the same task again is no second one. Raises `Refused`."""
         task_id = check_id("task id", dispatch.task_id)
         check_id("job id", dispatch.job_id)
@@ -132,11 +133,12 @@ class Jobs:
             log_path=self._logs / f"{task_id}.log",
             cache=self._cache,
             web=self._web,
+            stores=self._stores,
             token=dispatch.token,
         )
         socket_path = self._sockets.next()
         work = self._work(context, socket_path)
-        job = Job(context, lease, work, socket_path)
+        job = Job(context, lease, work, socket_path, mounts)
         self._jobs[task_id] = job
         job.runner = tasks.create_task(self._run(job), name=f"task:{task_id}")
 
@@ -304,10 +306,11 @@ class Jobs:
         raise Refused("unknown", f"no executor {class_}/{name}")
 
     def _wrapped(self, job: Job, command: list[str], socket_path: Path | None) -> list[str]:
+        work_dir = job.context.work_dir
         if not job.context.dispatch.runs_job_code:
-            return command
+            return self.sandbox.view(command, work_dir, job.mounts)
         hidden = [self._config.state_dir, self._logs, *(path for path in (self._config.key_pem,) if path is not None)]
-        return self.sandbox.wrap(command, job.context.work_dir, socket_path, hidden)
+        return self.sandbox.wrap(command, work_dir, socket_path, hidden, job.mounts)
 
     async def _remember(self, job: Job, pid: int) -> None:
         row = ExecutorRow(

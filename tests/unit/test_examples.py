@@ -23,6 +23,7 @@ from node.jobspec import (
     JobTable,
     ModelSpec,
     OuterSpec,
+    PartitionSpec,
     Price,
     ResourcesSpec,
     ResourceTable,
@@ -33,6 +34,7 @@ from node.jobspec import (
 from node.scheduler import leases
 from node.scheduler.messages import BATCH_SIZE
 from node.telemetry import Metrics
+from node.wire import BindMount
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -107,7 +109,7 @@ def test_the_examples_executors_are_named_as_their_job_asks() -> None:
             JobTable,
             {
                 *("model", "preprocessor", "rounds", "inner_optimizer", "outer_optimizer", "resources"),
-                *("sync", "aggregation", "checkpoint"),
+                *("sync", "aggregation", "checkpoint", "partition", "bind_mounts"),
             },
         ),
         ("`[model]` and `[preprocessor]`", ModelSpec, set()),
@@ -118,6 +120,8 @@ def test_the_examples_executors_are_named_as_their_job_asks() -> None:
         ("`[sync]`", SyncSpec, set()),
         ("`[aggregation]`", AggregationSpec, set()),
         ("`[checkpoint]`", CheckpointSpec, set()),
+        ("`[partition]`", PartitionSpec, set()),
+        ("`[[bind_mounts]]`", BindMount, set()),
     ],
 )
 def test_jobs_md_has_exactly_the_keys_of_a_job(heading: str, kind: type[msgspec.Struct], elsewhere: set[str]) -> None:

@@ -13,7 +13,7 @@ from hypha_tui.store.matching import datasets_line, matching
 from node.jobdocument import document_of
 from node.jobspec import JobSpec, parse_job
 from node.views import PeerView
-from node.wire import Resources
+from node.wire import Mountable, Resources
 from tests.terminal.feed import WHOLE_JOB, dataset, peer_id
 
 ROOMY = Resources(cpu=16, memory=64, storage=500, gpu=24)
@@ -116,3 +116,14 @@ def test_a_difference_is_of_settings_not_of_spelling() -> None:
     changed = with_field(with_field(WHOLE_JOB, "rounds", 5), "gpu", 24)
     told = [(change.key, *change.words) for change in difference(old, parse_job(changed))]
     assert told == [("rounds.update_rounds", "3", "5"), ("resources.worker.gpu", "0.0", "24.0")]
+
+
+def test_workers_that_let_nothing_be_mounted_do_not_match_a_job_that_mounts() -> None:
+    text = WHOLE_JOB + '[[bind_mounts]]\nhost_path = "/mnt/data"\n'
+    peers = [
+        worker(number, price=0.0, mounts=mounts) for number, mounts in enumerate(([], [Mountable(path="/mnt")], None))
+    ]
+    found = matching(parse_job(text), peers)
+    # what a node does not say is not held against it
+    assert [peer.name for peer in found.workers.peers] == ["w-1", "w-2"]
+    assert found.workers.reasons == ((1, "have no mount /mnt/data"),)

@@ -8,7 +8,7 @@ import hashlib
 import io
 import sys
 import tarfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from node.wire import (
     Ack,
     Advertisement,
     AggregateTask,
+    BindMount,
     CommitRound,
     Decline,
     Dispatch,
@@ -88,7 +89,7 @@ class Scheduler:
         self.slice = folder / "slice.bin"
         self.slice.write_bytes(bytes(range(256)) * 4000)
         self.archive = folder / "folder.tar"
-        self.archive_sha256 = _archive(self.archive, {"config.json": b"{}", "job.toml": b"", "sub/a.txt": b"hello"})
+        self.bring({"config.json": b"{}", "job.toml": b"", "sub/a.txt": b"hello"})
         overlay.on(Offer, self._offer)
         overlay.on(Decline, self._decline)
         overlay.on(TaskStatus, self._status)
@@ -100,18 +101,30 @@ class Scheduler:
         overlay.bulk_route("GET", "/bulk/jobs/{job}/folder", self._send_folder)
         overlay.bulk_route("GET", "/bulk/jobs/{job}/journal/{kind}/{number}", self._send_journal)
 
+    def bring(self, files: dict[str, bytes]) -> None:
+        """What the folder of its jobs holds."""
+        self.archive_sha256 = _archive(self.archive, files)
+
     async def lease(
-        self, worker: str, kind: ExecutorKind = TRAIN, cpu: float = 1, duration_s: float = 30, job: str = "job"
+        self,
+        worker: str,
+        kind: ExecutorKind = TRAIN,
+        cpu: float = 1,
+        duration_s: float = 30,
+        job: str = "job",
+        mounts: Sequence[BindMount] = (),
     ) -> str:
         """Advertise, take the offer, accept it; the lease's id."""
         count = len(self.offers)
-        await self.advertise(kind, cpu, job)
+        await self.advertise(kind, cpu, job, mounts)
         await eventually(lambda: len(self.offers) > count)
         lease_id = self.offers[-1].lease_id
         await self.renew(worker, lease_id, duration_s, job)
         return lease_id
 
-    async def advertise(self, kind: ExecutorKind = TRAIN, cpu: float = 1, job: str = "job") -> None:
+    async def advertise(
+        self, kind: ExecutorKind = TRAIN, cpu: float = 1, job: str = "job", mounts: Sequence[BindMount] = ()
+    ) -> None:
         """Publish one advertisement."""
         seq = self.overlay.next_seq()
         await self.overlay.publish(
@@ -125,6 +138,7 @@ class Scheduler:
                 bid=1.0,
                 count=1,
                 ttl_s=5.0,
+                mounts=list(mounts),
             )
         )
 
@@ -170,9 +184,12 @@ class Scheduler:
         **more: Any,
     ) -> None:
         """Dispatch a parameter server; `terms` are further fields of its task."""
-        fields: dict[str, Any] = {"optimizer": OuterOptimizer(learning_rate=1.0, momentum=0.0), **(terms or {})}
-        model = ModelSource(task="causal-lm", filenames=["config.json"])
-        task = AggregateTask(model=model, rounds=rounds, members=members, **fields)
+        fields: dict[str, Any] = {
+            "model": ModelSource(task="causal-lm", filenames=["config.json"]),
+            "optimizer": OuterOptimizer(learning_rate=1.0, momentum=0.0),
+            **(terms or {}),
+        }
+        task = AggregateTask(rounds=rounds, members=members, **fields)
         await self._dispatch(worker, lease_id, task_id, AGGREGATE, task, **more)
 
     def states(self, task_id: str) -> list[str]:
