@@ -10,7 +10,7 @@ from pathlib import Path
 
 from node.network.partfile import disk_pool
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 256 << 10
 
 
 class ReadAhead:
