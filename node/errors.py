@@ -88,6 +88,23 @@ class DiskFull(HyphaError):
         self.room_bytes = room_bytes
 
 
+class ObjectStoreError(HyphaError):
+    """Object storage did not do what was asked. `is_final`: trying again later is of no use."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, hint: str = "", is_final: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.is_final = is_final
+
+
+class ObjectMissing(ObjectStoreError):
+    """There is no such object."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, is_final=True)
+
+
 class StoreError(HyphaError):
     """The state database cannot be opened or belongs to a newer version."""
 

@@ -99,7 +99,7 @@ def _check_sync(spec: JobSpec, need: Need) -> None:
     need(1 <= part.num_partitions <= 10**6, ["partition", "num_partitions"], "must be 1 to 1000000")
     need(0 <= part.rebalance_threshold <= 1000, ["partition", "rebalance_threshold"], "must not be negative")
     is_range = part.strategy == "range"
-    need(is_range == bool(part.ranges), ["partition", "ranges"], "goes with strategy = \"range\", one for each worker")
+    need(is_range == bool(part.ranges), ["partition", "ranges"], 'goes with strategy = "range", one for each worker')
     need(not is_range or len(part.ranges) >= spec.num_workers, ["partition", "ranges"], "must be one for each worker")
     need(0 <= checkpoint.every <= 10**6, ["checkpoint", "every"], "must be 0 (none) or more")
     need(1 <= checkpoint.keep <= 1000, ["checkpoint", "keep"], "must be 1 to 1000")

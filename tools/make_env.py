@@ -13,7 +13,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = "train,datasets,dev,fast,serve,tensorboard"
+EXTRAS = "train,datasets,s3,dev,fast,serve,tensorboard"
 MADE_FROM = ("pyproject.toml", "constraints.txt")
 
 

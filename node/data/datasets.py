@@ -33,7 +33,10 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset as its manifest describes it; `digest` is the SHA-256 of `manifest_bytes`."""
+    """A dataset as its manifest describes it; `digest` is the SHA-256 of `manifest_bytes`.
+
+    `folder`: where its slices lie, or of a dataset in object storage, where they are kept while they are used.
+    """
 
     name: str
     folder: Path
@@ -136,17 +139,23 @@ def _content(path: Path) -> bytes | None:
 
 def parse_manifest(folder: Path, content: bytes) -> Dataset:
     """The dataset that a manifest's bytes describe; raises `DatasetError` where they are not a sound manifest."""
+    manifest = manifest_in(content, str(folder / MANIFEST))
+    return Dataset(name_of(folder), folder, manifest, content, hashlib.sha256(content).hexdigest())
+
+
+def manifest_in(content: bytes, where: str) -> Manifest:
+    """A manifest's bytes read and checked; raises `DatasetError`."""
     try:
         manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as error:
-        raise DatasetError(f"{folder / MANIFEST} is not a manifest: {error}") from error
+        raise DatasetError(f"{where} is not a manifest: {error}") from error
     names = [info.name for info in manifest.slices]
     if names != sorted(set(names)) or not names:
-        raise DatasetError(f"{folder / MANIFEST} does not list slices in name order, each once")
+        raise DatasetError(f"{where} does not list slices in name order, each once")
     for info in manifest.slices:
         if "/" in info.name or info.name.startswith(".") or not re.fullmatch("[0-9a-f]{64}", info.sha256):
-            raise DatasetError(f"{folder / MANIFEST} has a bad entry: {info.name!r}")
-    return Dataset(name_of(folder), folder, manifest, content, hashlib.sha256(content).hexdigest())
+            raise DatasetError(f"{where} has a bad entry: {info.name!r}")
+    return manifest
 
 
 def check_header(dataset: Dataset, info: SliceInfo) -> None:
@@ -184,10 +193,7 @@ def make_manifest(folder: Path, name: str, *, report: Report | None = None) -> b
     headers = [read_header(path) for path in slices]
     schema = schema_of(headers[0])
     for path, header in zip(slices, headers, strict=True):
-        if header.rows is None or header.rows == 0:
-            raise DatasetError(f"{path} has no rows: its tensors need one first dimension in common, of at least 1")
-        if schema_of(header) != schema:
-            raise DatasetError(f"{path} has other tensors than {slices[0].name}: {schema_of(header)} and {schema}")
+        check_alike(str(path), header.rows or 0, schema_of(header), slices[0].name, schema)
     total = sum(header.size_bytes for header in headers)
     done = 0
     infos: list[SliceInfo] = []
@@ -199,6 +205,14 @@ def make_manifest(folder: Path, name: str, *, report: Report | None = None) -> b
         if report is not None:
             report(path.name, done, total)
     return encode_manifest(Manifest(name=name, slices=infos, schema=schema))
+
+
+def check_alike(where: str, rows: int, schema: dict[str, str], first: str, first_schema: dict[str, str]) -> None:
+    """Raise `DatasetError` for a slice that has no rows, or other tensors than the first one."""
+    if not rows:
+        raise DatasetError(f"{where} has no rows: its tensors need one first dimension in common, of at least 1")
+    if schema != first_schema:
+        raise DatasetError(f"{where} has other tensors than {first}: {schema} and {first_schema}")
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

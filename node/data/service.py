@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import logging
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from node.data.checked import Checked, is_intact, stamp_of
 from node.data.datasets import (
     MANIFEST,
     Dataset,
+    Report,
     find_slices,
     load_manifest,
     make_manifest,
@@ -28,11 +30,14 @@ from node.data.datasets import (
 )
 from node.data.inbox import Inbox
 from node.data.shelf import Shelf, datasets_in
-from node.errors import ConfigError, DatasetError, HyphaError, Refused
+from node.data.stored import StoredDataset
+from node.errors import ConfigError, DatasetError, HyphaError, ObjectMissing, ObjectStoreError, Refused
 from node.identity.caller import Caller
+from node.network.cache import ContentCache
 from node.network.overlay import Overlay
 from node.network.ranges import etag_of
 from node.network.serving import send_file
+from node.objectstore import open_bucket
 from node.store import Store
 from node.telemetry import metrics, span
 from node.views import DatasetView
@@ -44,6 +49,7 @@ PLACES_PER_PEER = 8
 QUEUE = 512
 QUEUE_WAIT_S = 15.0
 LOOK_EVERY_S = 5.0
+LOOK_AT_STORE_EVERY_S = 60.0
 WITHDRAW_WITHIN_S = 0.5
 REPORT_EVERY_S = 2.0
 
@@ -53,21 +59,29 @@ class _Served:
     """A dataset that is served, and what is known of its files."""
 
     dataset: Dataset
-    checked: Checked
+    checked: Checked | None = None
+    stored: StoredDataset | None = None
     checking: dict[int, asyncio.Lock] = field(default_factory=dict)
     spoiled: set[int] = field(default_factory=set)
 
+    @property
+    def place(self) -> str:
+        """Where it lies."""
+        return self.stored.url if self.stored is not None else str(self.dataset.folder)
+
 
 class DataService:
-    """Serves the datasets in the folders of `dataset_path`, each under its folder's name, as they come and go."""
+    """Serves the datasets that `dataset_path` names, each under its folder's name, as they come and go."""
 
     def __init__(self, config: NodeConfig, overlay: Overlay, board: Board, store: Store) -> None:
         self._overlay = overlay
         self._board = board
-        self._folders = config.dataset_path
+        self._folders = config.dataset_folders
+        self._urls = config.dataset_urls
+        self._store_cache = ContentCache(config.cache_dir, *config.cache_limits)
         self._cache = config.state_dir / "datasets"
         self._served: dict[str, _Served] = {}
-        self._shelf = Shelf(config.dataset_path)
+        self._shelf = Shelf(config.dataset_folders)
         self._loading: set[Path] = set()
         self._problem: HyphaError | None = None
         self._tried: set[Path] = set()
@@ -85,6 +99,7 @@ class DataService:
         several that cannot is reported, and the others are served.
         """
         await asyncio.to_thread(self._check_folders)
+        await asyncio.to_thread(self._check_urls)
         for entry in self._folders:
             if not await asyncio.to_thread(datasets_in, entry):
                 text = f"{entry} holds no dataset yet; what is put there will be served"
@@ -92,6 +107,8 @@ class DataService:
                 self._board.happened("dataset.none", text, level="warning")
         try:
             async with asyncio.TaskGroup() as tasks:
+                for url in self._urls:
+                    tasks.create_task(self._keep(StoredDataset(url, self._store_cache, self._cache, tasks)))
                 while not self._is_useless():
                     await self._look(tasks)
                     self._loaded.clear()
@@ -106,6 +123,8 @@ class DataService:
 
     def _is_useless(self) -> bool:
         """Whether nothing is served, and nothing of what was configured can be."""
+        if self._urls:  # what cannot be reached now may come back
+            return False
         return bool(self._folders) and not (self._served or self._loading) and self._tried >= set(self._folders)
 
     # ---- datasets that come and go -------------------------------------------------------------------
@@ -113,7 +132,7 @@ class DataService:
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
         changes = await asyncio.to_thread(self._shelf.look)
         for name, served in list(self._served.items()):
-            if served.dataset.folder in changes.gone:
+            if served.stored is None and served.dataset.folder in changes.gone:
                 await self._take_away(name, "its folder is gone")
         for folder in changes.due:
             if folder not in self._loading:
@@ -125,7 +144,7 @@ class DataService:
         try:
             other = self._served.get(name_of(folder))
             if other is not None and other.dataset.folder != folder:
-                raise DatasetError(f"{other.dataset.folder} has the same name", hint="rename one of the folders")
+                raise DatasetError(f"{other.place} has the same name", hint="rename one of the folders")
             served = await self._load(folder)
             if other is None or other.dataset.digest != served.dataset.digest:
                 await self._announce(served)
@@ -147,6 +166,31 @@ class DataService:
         finally:
             self._loading.discard(folder)
             self._loaded.set()
+
+    async def _keep(self, stored: StoredDataset) -> None:
+        """Serve what lies in object storage, as it is there."""
+        name, told = stored.name, ""
+        while True:
+            try:
+                other = self._served.get(name)
+                if other is not None and other.stored is not stored:
+                    raise DatasetError(f"{other.place} has the same name", hint="rename one of the two")
+                dataset = await stored.look(self._reporter(name))
+                told = ""
+                if other is None or other.dataset.digest != dataset.digest:
+                    await self._announce(_Served(dataset, stored=stored))
+                    self._count()
+            except (ObjectStoreError, DatasetError) as error:
+                if str(error) != told:
+                    told = str(error)
+                    log.error("dataset.rejected url=%s reason=%s", stored.url, error)
+                    self._board.happened("dataset.rejected", f"{stored.url}: {error}", level="error", dataset=name)
+                known = self._served.get(name)
+                if known is None:
+                    self._board.drop("dataset", f"{self._overlay.peer_id}/{name}")
+                elif known.stored is stored and isinstance(error, (DatasetError, ObjectMissing)):
+                    await self._take_away(name, "it is no longer sound in object storage")
+            await asyncio.sleep(LOOK_AT_STORE_EVERY_S)
 
     async def _take_away(self, name: str, reason: str) -> None:
         del self._served[name]
@@ -176,6 +220,13 @@ class DataService:
             names[name] = entry
         self._cache.mkdir(parents=True, exist_ok=True)
 
+    def _check_urls(self) -> None:
+        for url in self._urls:
+            try:
+                open_bucket(url)
+            except ObjectStoreError as error:
+                raise ConfigError(f"dataset_path: {error.message}", hint=error.hint) from error
+
     async def _load(self, folder: Path) -> _Served:
         """The dataset of a folder; its manifest is made, with all slices read, where there is none yet."""
         name = name_of(folder)
@@ -194,14 +245,7 @@ class DataService:
         return _Served(dataset, checked)
 
     async def _make(self, folder: Path, name: str, checked: Checked, spare: Path) -> Dataset:
-        loop = asyncio.get_running_loop()
-        next_report = 0.0
-
-        def report(slice_name: str, done: int, total: int) -> None:
-            nonlocal next_report
-            if time.monotonic() >= next_report:
-                next_report = time.monotonic() + REPORT_EVERY_S
-                loop.call_soon_threadsafe(self._show_hashing, name, done, total)
+        report = self._reporter(name)
 
         def make() -> Dataset:
             before = {path.name: stamp_of(path) for path in find_slices(folder)[0]}
@@ -217,6 +261,19 @@ class DataService:
             return dataset
 
         return await asyncio.to_thread(make)
+
+    def _reporter(self, name: str) -> Report:
+        """What tells, from any thread, how far the reading for a manifest is."""
+        loop = asyncio.get_running_loop()
+        next_report = 0.0
+
+        def report(_: str, done: int, total: int) -> None:
+            nonlocal next_report
+            if time.monotonic() >= next_report:
+                next_report = time.monotonic() + REPORT_EVERY_S
+                loop.call_soon_threadsafe(self._show_hashing, name, done, total)
+
+        return report
 
     def _show_hashing(self, name: str, done: int, total: int) -> None:
         if name in self._served:
@@ -269,7 +326,8 @@ class DataService:
 
     async def _save(self) -> None:
         for served in list(self._served.values()):
-            await asyncio.to_thread(served.checked.save)
+            if served.checked is not None:
+                await asyncio.to_thread(served.checked.save)
 
     # ---- serving ------------------------------------------------------------------------------------
 
@@ -294,24 +352,35 @@ class DataService:
         index = int(text)
         info = dataset.manifest.slices[index]
         began = time.monotonic()
-        async with self._admission.place(caller.peer_id):
-            await self._check(served, index)
+        async with self._admission.place(caller.peer_id), self._slice(served, index) as path:
             with metrics().stream(), span("slice.serve", dataset=dataset.name, slice=index):
                 answer = await send_file(
                     request,
-                    dataset.path_of(info),
+                    path,
                     sha256=info.sha256,
                     on_bytes=lambda count: metrics().bytes_served(dataset.name, count),
                 )
         metrics().slice_served(dataset.name, time.monotonic() - began)
         return answer
 
-    async def _check(self, served: _Served, index: int) -> None:
+    @contextlib.asynccontextmanager
+    async def _slice(self, served: _Served, index: int) -> AsyncIterator[Path]:
+        """A slice's sound file, while the block runs. Raises `Refused`."""
+        info = served.dataset.manifest.slices[index]
+        if served.stored is not None:
+            async with served.stored.slice(info) as path:
+                yield path
+            return
+        assert served.checked is not None
+        await self._check(served, served.checked, index)
+        yield served.dataset.path_of(info)
+
+    async def _check(self, served: _Served, checked: Checked, index: int) -> None:
         """Refuse a slice whose bytes are not, or no longer, those of the manifest."""
         dataset = served.dataset
         info = dataset.manifest.slices[index]
         async with served.checking.setdefault(index, asyncio.Lock()):
-            intact = await asyncio.to_thread(is_intact, dataset, info, served.checked)
+            intact = await asyncio.to_thread(is_intact, dataset, info, checked)
         if intact:
             served.spoiled.discard(index)
             return

@@ -56,7 +56,7 @@ class PartFile:
             raise
         return part
 
-    async def append(self, pieces: Sequence[bytes]) -> None:
+    async def append(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Write and hash `pieces`; returns once the pieces before these are through, so that both overlap receiving."""
         size = sum(map(len, pieces))
         await self._settle()

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from node.errors import HyphaError, JobError
 from node.network import bulk
 from node.network.partfile import sync_directory
+from node.objectstore import OBJECT_STORES
 from node.scheduler.messages import KeepCheckpoint
-from node.scheduler.object_store import OBJECT_STORES, PUT_S, open_store
+from node.scheduler.object_store import open_place
 from node.wire import VersionFile
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def check_place(to: str) -> None:
     if to.startswith("peer:"):
         raise JobError("checkpoints cannot go to another node", hint="name a folder, or s3://, gs:// or az://")
     if to.startswith(OBJECT_STORES):
-        open_store(to)
+        open_place(to)
     elif to and not Path(to).is_absolute():
         raise JobError(f"{to} is not an absolute path", hint="checkpoint.to is a folder on the scheduler's machine")
 
@@ -146,24 +147,13 @@ class Checkpoints:
 
     async def _put(self, part: Path, name: str) -> None:
         """`checkpoint.json` goes last: where it is, the rest is whole."""
-        import obstore
-
-        store = await asyncio.to_thread(open_store, self._to)
-        try:
-            async with asyncio.timeout(PUT_S):
-                files = sorted((path for path in part.iterdir()), key=lambda path: path.name == CHECKPOINT)
-                for path in files:
-                    await obstore.put_async(store, f"{self._job_id}/{name}/{path.name}", path)
-                found = await asyncio.to_thread(lambda: obstore.list(store, prefix=self._job_id).collect())
-                paths = [str(entry["path"]) for entry in found]
-                for old in _versions(path.split("/")[-2] for path in paths)[: -self._keep]:
-                    gone = [path for path in paths if f"/version-{old}/" in path]
-                    await obstore.delete_async(store, sorted(gone, key=lambda path: not path.endswith(CHECKPOINT)))
-        except TimeoutError:
-            raise
-        except Exception as error:
-            # Its texts hold whole addresses, signatures included.
-            raise HyphaError(f"{self._to} takes nothing: {type(error).__name__}") from error
+        bucket = await asyncio.to_thread(open_place, self._to)
+        for path in sorted(part.iterdir(), key=lambda path: path.name == CHECKPOINT):
+            await bucket.put(f"{self._job_id}/{name}/{path.name}", path)
+        paths = [entry.name for entry in await bucket.entries(self._job_id, is_deep=True)]
+        for old in _versions(path.split("/")[-2] for path in paths)[: -self._keep]:
+            gone = [path for path in paths if f"/version-{old}/" in path]
+            await bucket.delete(sorted(gone, key=lambda path: not path.endswith(CHECKPOINT)))
 
 
 def _versions(names: Any) -> list[int]:

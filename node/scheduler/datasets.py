@@ -11,7 +11,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from node.errors import DatasetError, HyphaError, PeerProtocol
+from node.errors import DatasetError, HyphaError, ObjectMissing, ObjectStoreError, PeerProtocol
+from node.objectstore import open_bucket
+from node.storeurl import is_store_url
 from node.wire import Manifest, SliceGrant, Span
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 MANIFEST_LIMIT_BYTES = 64 << 20
 MANIFEST_DEADLINE_S = 60.0
 NO_PROVIDER_WAIT_S = 1.0
+MANIFEST = "manifest.json"
 
 
 class Dataset:
@@ -29,6 +32,7 @@ class Dataset:
         self.manifest = manifest
         self.digest = digest
         self.providers = providers
+        self._is_stored = False
         self._first_rows = [0, *accumulate(info.rows for info in manifest.slices)]
 
     @classmethod
@@ -37,6 +41,8 @@ class Dataset:
 
         Raises `DatasetError` where nobody serves it, or nobody a manifest that fits.
         """
+        if is_store_url(name):
+            return await cls._in_store(name, wanted)
         by_digest: dict[str, list[str]] = defaultdict(list)
         for record in await overlay.providers(name):
             if record.slices > 0:
@@ -60,8 +66,32 @@ class Dataset:
                 return cls(manifest, digest, sorted(peers))
         raise DatasetError(f'dataset "{name}" cannot be read: {problem}')
 
+    @classmethod
+    async def _in_store(cls, url: str, wanted: str) -> Dataset:
+        """A dataset that workers fetch from object storage themselves: nobody serves it."""
+        try:
+            content, _ = await open_bucket(url).read(MANIFEST, MANIFEST_LIMIT_BYTES)
+        except ObjectMissing as error:
+            raise DatasetError(error.message, hint="upload the whole folder that `dataset build` has made") from error
+        except ObjectStoreError as error:
+            raise DatasetError(str(error)) from error
+        digest = hashlib.sha256(content).hexdigest()
+        if wanted and digest != wanted:
+            raise DatasetError(f"{url} is not as it was when the job began")
+        try:
+            manifest = msgspec.json.decode(content, type=Manifest)
+        except msgspec.MsgspecError as error:
+            raise DatasetError(f"{url}/{MANIFEST} is not a manifest: {error}") from error
+        if not manifest.slices:
+            raise DatasetError(f"{url} has no slices")
+        dataset = cls(manifest, digest, [])
+        dataset._is_stored = True
+        return dataset
+
     async def refresh(self, overlay: Overlay) -> None:
         """Find out who serves it now."""
+        if self._is_stored:
+            return
         records = await overlay.providers(self.manifest.name)
         self.providers = sorted(
             {record.peer_id for record in records if record.digest == self.digest and record.slices}

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 import msgspec
 
-from node.errors import HyphaError, JobError, PeerError, Refused
+from node.errors import JobError, PeerError, Refused
 from node.network import bulk
 from node.network.partfile import sync_directory
-from node.scheduler.object_store import OBJECT_STORES, PUT_S, open_store
+from node.objectstore import OBJECT_STORES, Bucket
+from node.scheduler.object_store import open_place
 from node.wire import StoreHeader
 
 if TYPE_CHECKING:
@@ -142,26 +143,19 @@ class ObjectStore(_Staged):
 
     def __init__(self, place: str, staging: Path) -> None:
         super().__init__(place, staging)
-        self._store: Any = None
+        self._bucket: Bucket | None = None
 
     async def prepare(self) -> None:
         """Find obstore and the bucket's settings."""
-        self._store = await asyncio.to_thread(open_store, self.place)
+        self._bucket = await asyncio.to_thread(open_place, self.place)
         await super().prepare()
 
     async def keep(self, source: Path, name: str, sha256: str, size_bytes: int) -> None:
         """Put the object, and see that it has arrived whole."""
-        import obstore
-
-        try:
-            async with asyncio.timeout(PUT_S):
-                await obstore.put_async(self._store, name, source, attributes={"sha256": sha256})
-                found = int((await obstore.head_async(self._store, name))["size"])
-        except Exception as error:
-            # Its texts hold whole addresses, signatures included.
-            raise HyphaError(f"{name} could not be put to {self.place}: {type(error).__name__}") from error
-        if found != size_bytes:
-            raise HyphaError(f"{name} at {self.place} has {found:,} of {size_bytes:,} bytes")
+        if self._bucket is None:
+            await self.prepare()
+        assert self._bucket is not None
+        await self._bucket.put(name, source, sha256)
         await asyncio.to_thread(source.unlink, missing_ok=True)
 
 

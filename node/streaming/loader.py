@@ -19,8 +19,8 @@ from node.streaming.config import StreamingConfig
 from node.streaming.coordinator import StreamCoordinator
 from node.streaming.epoch import Epoch
 from node.streaming.hashing import Ids
-from node.streaming.slicefile import Columns, SliceFile
-from node.streaming.source import Source
+from node.streaming.slicefile import Columns, Rows, SliceFile
+from node.streaming.source import RowSource, Source
 from node.streaming.state import Generation, Pass, StreamState
 from node.streaming.walk import Labels, Share
 
@@ -63,7 +63,7 @@ class _Opening:
     index: int
     rows: Ids
     was_here: bool
-    future: Future[SliceFile]
+    future: Future[Rows]
 
 
 class StreamingLoader:
@@ -76,7 +76,7 @@ class StreamingLoader:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | RowSource,
         config: StreamingConfig | None = None,
         *,
         coordinator: StreamCoordinator | None = None,
@@ -238,14 +238,16 @@ class StreamingLoader:
         if piece is None:
             return None
         index, rows = piece
-        opening = _Opening(index, rows, self._source.is_here(index), self._pool.submit(self._open, index))
+        opening = _Opening(index, rows, self._source.is_here(index), self._pool.submit(self._open, index, rows))
         self._ahead.append(opening)
         return opening
 
-    def _open(self, index: int) -> SliceFile:
+    def _open(self, index: int, rows: Ids) -> Rows:
+        if isinstance(self._source, RowSource):
+            return self._source.open_rows(index, self.config.columns, int(rows.min()), int(rows.max()) + 1)
         return SliceFile(self._source.open(index), self.config.columns)
 
-    def _slices(self, reading: int) -> Iterator[tuple[SliceFile, Ids]]:
+    def _slices(self, reading: int) -> Iterator[tuple[Rows, Ids]]:
         """The open slices of what is left of the epoch, each until its rows are used."""
         stats = self._stats
         stats.began = stats.began or time.monotonic()
@@ -344,7 +346,7 @@ def _compact(rows: Ids) -> Ids | slice:
     return slice(first, last + 1) if is_run else rows
 
 
-def _chunks(part: SliceFile, rows: Ids) -> Iterator[Ids | slice]:
+def _chunks(part: Rows, rows: Ids) -> Iterator[Ids | slice]:
     """The rows as they are read: all at once where that costs no copy, else by pieces of bounded size."""
     whole = _compact(rows)
     if isinstance(whole, slice) and part.is_viewed:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import socket
 import ssl
-import threading
-from collections.abc import Coroutine, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 from urllib.parse import quote
 
 from node.addresses import Address, parse
@@ -19,20 +16,16 @@ from node.errors import DatasetError, PeerError, PeerUnreachable, PeerUntrusted
 from node.identity.credentials import Identity, load_identity
 from node.network import bulk
 from node.network.addressbook import AddressBook
-from node.network.cache import ContentCache
 from node.network.client import CONNECT_S
 from node.network.connecting import Connector, translated
 from node.network.stream import Stream
+from node.streaming.cached import CACHE_BYTES, CachedSource
 from node.streaming.source import MANIFEST_MOST_BYTES, read_manifest
 
 STALL_S: Final = 30.0
-CACHE_BYTES: Final = 20 * 10**9
-KEEP_FREE_BYTES: Final = 10**9
-
-T = TypeVar("T")
 
 
-class RemoteSource:
+class RemoteSource(CachedSource):
     """The slices of a dataset at one data node or several that have the same one.
 
     `cert`, `key` and `trust` are those of a node of the cluster (`hypha-node cert node NAME`). `digest`: the manifest's
@@ -54,76 +47,29 @@ class RemoteSource:
     ) -> None:
         self._path = f"/bulk/datasets/{quote(dataset, safe='')}"
         self._identity = load_identity(cert, key, trust)
-        self._cache = ContentCache(cache, cache_bytes, KEEP_FREE_BYTES)
-        self._pins: dict[int, list[AsyncExitStack]] = {}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="remote-source", daemon=True)
-        self._thread.start()
+        super().__init__(cache, cache_bytes, "remote-source")
         try:
-            book, self._peers, content = self._run(self._greet(dataset, [parse(one) for one in addresses], digest))
+            greeting = self._greet(dataset, [parse(one) for one in addresses], digest)
+            book, self._peers, content = self._loop.run(greeting)
         except BaseException:
             self.close()
             raise
         self._opener = _Opener(Connector(self._identity, book))
         self._infos = read_manifest(content, f"the manifest of {dataset}").slices
         self.digest = hashlib.sha256(content).hexdigest()
-        self.rows: Sequence[int] = [info.rows for info in self._infos]
+        self.rows = [info.rows for info in self._infos]
 
-    def open(self, index: int) -> Path:
-        """The slice's file, which stays until it is released as often as it was opened."""
-        return self._run(self._open(index))
-
-    def is_here(self, index: int) -> bool:
-        """Whether the slice is in the cache."""
-        return self._cache.has(self._infos[index].sha256)
-
-    def release(self, index: int) -> None:
-        """The slice may leave the cache."""
-        with contextlib.suppress(RuntimeError):
-            asyncio.run_coroutine_threadsafe(self._release(index), self._loop)
-
-    def close(self) -> None:
-        """Break off what is under way and let go of the cache."""
-        if self._thread.is_alive():
-            self._run(self._end())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    async def _open(self, index: int) -> Path:
+    async def _fetch(self, index: int, path: Path) -> None:
         info = self._infos[index]
-
-        async def fetch(path: Path) -> None:
-            await bulk.download(
-                self._opener,
-                self._peers,
-                f"{self._path}/slices/{index}",
-                path,
-                sha256=info.sha256,
-                size_bytes=info.size_bytes,
-                durable=False,
-            )
-
-        async with AsyncExitStack() as stack:
-            path = await stack.enter_async_context(self._cache.pinned(info.sha256, info.size_bytes, fetch))
-            self._pins.setdefault(index, []).append(stack.pop_all())
-        return path
-
-    async def _release(self, index: int) -> None:
-        if self._pins.get(index):
-            await self._pins[index].pop().aclose()
-
-    async def _end(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        for stack in (stack for pins in self._pins.values() for stack in pins):
-            await stack.aclose()
-        self._pins.clear()
+        await bulk.download(
+            self._opener,
+            self._peers,
+            f"{self._path}/slices/{index}",
+            path,
+            sha256=info.sha256,
+            size_bytes=info.size_bytes,
+            durable=False,
+        )
 
     async def _greet(self, dataset: str, addresses: list[Address], digest: str) -> tuple[AddressBook, list[str], bytes]:
         """Who answers at the addresses, and the manifest of the first that has the dataset (and the version)."""

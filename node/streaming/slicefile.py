@@ -5,13 +5,13 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from node.errors import DatasetError
-from node.tensorfile import TensorInfo, read_header
+from node.tensorfile import Header, TensorInfo, read_header
 
 Array: TypeAlias = "NDArray[Any]"
 Columns = dict[str, Array]
@@ -23,6 +23,23 @@ DTYPES: Final = {
 """NumPy has no bfloat16: its bits are read as integers, and widened to float32 where they are used."""
 
 
+class Rows(Protocol):
+    """Rows of a slice, by their numbers in it."""
+
+    row_bytes: int
+
+    @property
+    def is_viewed(self) -> bool:
+        """Whether reading a slice of rows copies nothing."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+
+    def read(self, rows: slice | NDArray[np.int64]) -> Columns:
+        """These rows of every column: views for a slice, copies for a list of rows."""
+
+
 class SliceFile:
     """The columns of a safetensors file whose tensors have the rows as first dimension. Raises `DatasetError`.
 
@@ -31,18 +48,9 @@ class SliceFile:
 
     def __init__(self, path: Path, columns: Sequence[str] = ()) -> None:
         header = read_header(path)
-        missing = sorted(set(columns) - header.tensors.keys())
-        if missing:
-            raise DatasetError(f"slice {path.name} has no column {missing[0]!r}", hint=_has(header.tensors))
-        infos = {name: header.tensors[name] for name in columns or sorted(header.tensors)}
-        rows = {name: info.shape[0] if info.shape else 0 for name, info in infos.items()}
-        if len(set(rows.values())) != 1:
-            raise DatasetError(f"slice {path.name}: its tensors have different numbers of rows: {rows}")
-        unknown = next((info.dtype for info in infos.values() if info.dtype not in DTYPES), None)
-        if unknown is not None:
-            raise DatasetError(f"slice {path.name} has a column of the type {unknown}, which cannot be read")
+        infos = columns_of(header, path.name, columns)
         self.name = path.name
-        self.rows = next(iter(rows.values()))
+        self.rows = next(iter(infos.values())).shape[0]
         with path.open("rb") as file:
             size = header.size_bytes
             # A private copy of each page that is written to, as PyTorch wants memory that it may write to.
@@ -73,6 +81,21 @@ class SliceFile:
         count = (info.end - info.start) // dtype.itemsize
         whole = np.frombuffer(self._map, dtype=dtype, count=count, offset=data_start + info.start)
         return whole.reshape(info.shape)
+
+
+def columns_of(header: Header, name: str, columns: Sequence[str] = ()) -> dict[str, TensorInfo]:
+    """The tensors that are wanted of a slice, all with the same number of rows; raises `DatasetError`."""
+    missing = sorted(set(columns) - header.tensors.keys())
+    if missing:
+        raise DatasetError(f"slice {name} has no column {missing[0]!r}", hint=_has(header.tensors))
+    infos = {column: header.tensors[column] for column in columns or sorted(header.tensors)}
+    rows = {column: info.shape[0] if info.shape else 0 for column, info in infos.items()}
+    if len(set(rows.values())) != 1 or 0 in rows.values():
+        raise DatasetError(f"slice {name}: its tensors have different numbers of rows, or none: {rows}")
+    unknown = next((info.dtype for info in infos.values() if info.dtype not in DTYPES), None)
+    if unknown is not None:
+        raise DatasetError(f"slice {name} has a column of the type {unknown}, which cannot be read")
+    return infos
 
 
 def widened(bits: NDArray[np.uint16]) -> NDArray[np.float32]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
 from node.errors import DatasetError, TensorFileError
 from node.tensorfile import read_header
 from node.wire import Manifest
+
+if TYPE_CHECKING:
+    from node.streaming.slicefile import Rows
 
 MANIFEST = "manifest.json"
 MANIFEST_MOST_BYTES = 64 << 20
@@ -35,6 +38,30 @@ class Source(Protocol):
 
     def release(self, index: int) -> None:
         """The slice is not used any more."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more is wanted."""
+        ...
+
+
+@runtime_checkable
+class RowSource(Protocol):
+    """A source that has no files to give, only rows. What is not said here is as with `Source`."""
+
+    digest: str
+    rows: Sequence[int]
+
+    def open_rows(self, index: int, columns: Sequence[str], first: int, end: int) -> Rows:
+        """Rows `first` to `end` (not included) of a slice; blocks while they are fetched. Raises `HyphaError`."""
+        ...
+
+    def is_here(self, index: int) -> bool:
+        """Whether `open_rows` is going to answer at once."""
+        ...
+
+    def release(self, index: int) -> None:
+        """The rows are not used any more."""
         ...
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from node.streaming.config import StreamingConfig
 from node.streaming.loader import StreamingLoader
-from node.streaming.source import Source
+from node.streaming.source import RowSource, Source
 from node.streaming.state import from_dict, to_dict
 from node.streaming.walk import Labels
 
@@ -27,7 +27,11 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):  # type: ignore[misc, u
     """
 
     def __init__(
-        self, open_source: Callable[[], Source], config: StreamingConfig | None = None, *, labels: Labels | None = None
+        self,
+        open_source: Callable[[], Source | RowSource],
+        config: StreamingConfig | None = None,
+        *,
+        labels: Labels | None = None,
     ) -> None:
         super().__init__()
         self._open_source = open_source

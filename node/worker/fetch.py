@@ -13,9 +13,10 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from node.errors import HyphaError, PeerError, PeerUnreachable, Refused
+from node.errors import HyphaError, ObjectStoreError, PeerError, PeerUnreachable, Refused
 from node.network import bulk
 from node.network.cache import copy_file
+from node.storeurl import is_store_url
 from node.wire import Manifest, SliceInfo, TrainTask
 from node.worker.beneath import new_name, put
 from node.worker.context import TaskContext
@@ -79,6 +80,9 @@ class Fetcher:
         except Refused as error:
             status = {"unknown": 404, "denied": 403, "full": 507}.get(error.code, 502)
             raise BridgeError(status, error.code, str(error)) from error
+        except ObjectStoreError as error:
+            status, code = (404, "unknown") if error.is_final else (502, "source_failed")
+            raise BridgeError(status, code, str(error)) from error
         except TimeoutError as error:
             raise BridgeError(504, "timeout", "the source did not answer in time") from error
         except HyphaError as error:
@@ -164,9 +168,13 @@ class Fetcher:
         task = self._context.dispatch.task
         if not isinstance(task, TrainTask) or not task.validation_dataset:
             raise BridgeError(404, "unknown", "this task has no validation dataset")
-        peers, digest = await self._providers(task.validation_dataset)
         target = folder(self._context.work_dir, f"{out_dir}/validation")
-        manifest = await self._manifest(task.validation_dataset, peers, digest)
+        peers: list[str] = []
+        if is_store_url(task.validation_dataset):
+            manifest = await self._context.stores.manifest(task.validation_dataset)
+        else:
+            peers, digest = await self._providers(task.validation_dataset)
+            manifest = await self._manifest(task.validation_dataset, peers, digest)
         return [
             await self._validation_slice(task.validation_dataset, peers, number, info, target)
             for number, info in enumerate(manifest.slices)
@@ -179,6 +187,11 @@ class Fetcher:
         name = f"{dataset}/{info.name}"
 
         async def fetch(where: Path) -> None:
+            if is_store_url(dataset):
+                await self._context.stores.download(
+                    dataset, info.name, where, info.sha256, info.size_bytes, self._context, self._transfers
+                )
+                return
             with self._transfers.show(
                 "slice", name, self._context.job_id, peers[0], self._context.peer_id, info.size_bytes
             ) as transfer:

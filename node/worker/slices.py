@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
-from node.errors import HyphaError, PeerError, Refused
+from node.errors import HyphaError, ObjectStoreError, PeerError, Refused
 from node.network import bulk
 from node.network.cache import copy_file
+from node.storeurl import is_store_url
 from node.telemetry import metrics
 from node.tensorfile import cut_rows
 from node.wire import NextSlice, SliceGrant, Span
@@ -165,7 +166,11 @@ class SliceFeed:
         except BridgeError as error:
             return error
         except Refused as error:
-            return BridgeError(502, error.code, f"slice of {self.dataset}: {error}")
+            status = 403 if error.code == "denied" else 502
+            return BridgeError(status, error.code, f"slice of {self.dataset}: {error}")
+        except ObjectStoreError as error:
+            status, code = (404, "unknown") if error.is_final else (502, "source_failed")
+            return BridgeError(status, code, f"slice of {self.dataset}: {error}")
         except (HyphaError, OSError) as error:
             return BridgeError(502, "source_failed", f"slice of {self.dataset}: {error}")
         self._fetch_s = _smoothed(self._fetch_s or math.inf, time.monotonic() - began)
@@ -221,6 +226,11 @@ class SliceFeed:
         return list(dict.fromkeys([*grant.providers, *(record.peer_id for record in records)]))
 
     async def _download(self, grant: SliceGrant, target: Path) -> None:
+        if is_store_url(self.dataset):
+            await self._context.stores.download(
+                self.dataset, grant.name, target, grant.sha256, grant.size_bytes, self._context, self._transfers
+            )
+            return
         peers = await self._providers(grant)
         with self._transfers.show(
             "slice",

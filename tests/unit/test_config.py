@@ -152,7 +152,7 @@ def test_the_documented_worker_file_loads_unmodified(tmp_path: Path) -> None:
 
 def test_the_documented_data_file_loads_unmodified(tmp_path: Path) -> None:
     config = load(write(tmp_path, DOCUMENTED_DATA), {}).config
-    assert config.dataset_path == [Path("/var/hypha/datasets/imagenet-1k")]
+    assert config.dataset_folders == [Path("/var/hypha/datasets/imagenet-1k")]
     assert config.telemetry_headers["Authorization"] == "Bearer <api-token>"
     assert config.telemetry_sample_ratio == 0.1
     assert config.relay_circuit
@@ -166,7 +166,7 @@ def test_the_documented_scheduler_file_loads_unmodified(tmp_path: Path) -> None:
 
 def test_several_datasets_are_a_list_and_relative_paths_start_at_the_file(tmp_path: Path) -> None:
     config = load(write(tmp_path, 'dataset_path = ["a", "/b"]\ncert_pem = "certs/n-cert.pem"'), {}).config
-    assert config.dataset_path == [tmp_path / "a", Path("/b")]
+    assert config.dataset_folders == [tmp_path / "a", Path("/b")]
     assert config.cert_pem == tmp_path / "certs/n-cert.pem"
 
 
@@ -198,7 +198,7 @@ def test_a_wrong_value_is_named_with_its_line(tmp_path: Path) -> None:
     assert failure(tmp_path, '[resources]\ncpu = "many"\n').endswith(
         "line 2: resources.cpu: expected float | null, not 'many'"
     )
-    assert "line 1: dataset_path[1]: expected a path, not 3" in failure(tmp_path, 'dataset_path = ["a", 3]')
+    assert "line 1: dataset_path[1]: expected str, not 3" in failure(tmp_path, 'dataset_path = ["a", 3]')
     assert "line 1: telemetry_protocol: invalid enum value 'udp'" in failure(tmp_path, 'telemetry_protocol = "udp"')
     assert "line 2: listen_addresses: address '/ip4/1.2.3/tcp/1'" in failure(
         tmp_path, 'name = "x"\nlisten_addresses = ["/ip4/1.2.3/tcp/1"]'
@@ -209,7 +209,10 @@ def test_a_wrong_value_is_named_with_its_line(tmp_path: Path) -> None:
     assert "executors[0].cmd: is missing" in failure(tmp_path, '[[executors]]\nclass = "a"\nname = "b"')
     assert "executors[0].name: is missing" in failure(tmp_path, '[[executors]]\nclass = "a"')
     assert "two datasets are called 'a'" in failure(tmp_path, 'dataset_path = ["x/a", "y/a"]')
-    assert "object stores are not supported" in failure(tmp_path, 'dataset_path = "s3://bucket/a"')
+    assert "ftp:/host/a is not a folder" in failure(tmp_path, 'dataset_path = "ftp://host/a"')
+    assert "would show what may be secret" in failure(tmp_path, 'dataset_path = "s3://k:secret@bucket/a"')
+    assert "two datasets are called 'a'" in failure(tmp_path, 'dataset_path = ["x/a", "s3://bucket/a"]')
+    assert "fetch.stores[0]: is not an address" in failure(tmp_path, '[fetch]\nstores = ["bucket"]')
     assert "-1.0 is out of bounds" in failure(tmp_path, "[resources]\ngpu = -1.0")
 
 
@@ -245,8 +248,8 @@ def test_variables_beat_the_file_and_flags_beat_both(tmp_path: Path) -> None:
 
 def test_a_dataset_can_be_named_by_a_variable(tmp_path: Path) -> None:
     env = {"HYPHA_DATASET_PATH": "/var/hypha/datasets/wikitext-103"}
-    assert load(write(tmp_path, DOCUMENTED_DATA), env).config.dataset_path == [Path(env["HYPHA_DATASET_PATH"])]
-    assert from_env(HYPHA_DATASET_PATH='["/a", "/b"]').config.dataset_path == [Path("/a"), Path("/b")]
+    assert load(write(tmp_path, DOCUMENTED_DATA), env).config.dataset_folders == [Path(env["HYPHA_DATASET_PATH"])]
+    assert from_env(HYPHA_DATASET_PATH='["/a", "/b"]').config.dataset_folders == [Path("/a"), Path("/b")]
 
 
 def test_a_variable_with_digits_is_text_where_text_is_meant() -> None:

@@ -45,7 +45,7 @@ async def data_node(
 ) -> AsyncIterator[Overlay]:
     """A running data node that has announced its datasets."""
     state_dir.mkdir(parents=True, exist_ok=True)
-    settings = {"dataset_path": list(folders), "gateway_addresses": list(gateways)}
+    settings = {"dataset_path": [str(folder) for folder in folders], "gateway_addresses": list(gateways)}
     config = config_for(files, state_dir, roles=["gateway", "data"], **settings)
     async with Store.open(state_dir / "state.db") as store:
         overlay = Overlay(config, files.load(), Board(files.peer_id), store)
@@ -220,7 +220,7 @@ async def test_a_node_that_could_serve_nothing_ends_with_the_reason(
         ([bad], DatasetError, r"manifest\.json is not a manifest"),
         ([bad, tmp_path / "a" / "bad"], ConfigError, "have the same name|is not a folder"),
     ):
-        config = config_for(files, tmp_path / "state", roles=["data"], dataset_path=folders)
+        config = config_for(files, tmp_path / "state", roles=["data"], dataset_path=[str(folder) for folder in folders])
         config.state_dir.mkdir(exist_ok=True)
         async with Store.open(config.state_dir / "state.db") as store:
             overlay = Overlay(config, files.load(), Board(files.peer_id), store)

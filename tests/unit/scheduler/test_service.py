@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import stat
+import sys
 import tarfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -630,7 +631,10 @@ async def test_a_checkpoint_that_cannot_be_written_costs_the_training_nothing(tm
     ("to", "words"),
     [("peer:other", "cannot go to another node"), ("s3://bucket/x", "obstore"), ("relative", "absolute")],
 )
-async def test_a_place_where_checkpoints_can_never_go_is_refused_at_once(tmp_path: Path, to: str, words: str) -> None:
+async def test_a_place_where_checkpoints_can_never_go_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, words: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
     async with world(tmp_path) as here:
         status, answer = await here.submit(JOB + CHECKPOINT + f'to = "{to}"\n')
         assert (status, answer["code"]) == (400, "invalid")
