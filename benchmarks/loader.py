@@ -84,7 +84,7 @@ from streaming import StreamingDataset
 remote, cache, rows = sys.argv[1:]
 if __name__ == "__main__":
     start, count, first = time.perf_counter(), 0, 0.0
-    for row in StreamingDataset(remote=remote, local=cache, shuffle=False, batch_size=1):
+    for row in StreamingDataset(remote=remote, local=cache, shuffle=False, batch_size=64):
         if not count:
             first = time.perf_counter() - start
         count += 1

@@ -27,6 +27,7 @@ from typing import Final
 import psutil
 
 from node.errors import DiskFull
+from node.network.partfile import disk_pool
 
 STALE_PART_S: Final = 3600.0
 STALE_S: Final = 30 * 86_400.0
@@ -105,7 +106,7 @@ class ContentCache:
         await asyncio.to_thread(_seal, path, sha256)
 
     async def _held(self, sha256: str, size_bytes: int) -> int | None:
-        job = asyncio.ensure_future(asyncio.to_thread(self._hold, sha256, size_bytes))
+        job = asyncio.wrap_future(disk_pool().submit(self._hold, sha256, size_bytes))
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:

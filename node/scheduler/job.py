@@ -259,8 +259,7 @@ class Job:
         """The rows for request `number` of a task; None when there are none now, or never any more."""
         if self.is_over or not self.group.tasks[task_id].is_alive:
             return None, []
-        crew = [task.task_id for task in self.group.alive(TRAIN)]
-        return self.rounds.next_slice(task_id, number, crew)
+        return self.rounds.next_slice(task_id, number, [task.task_id for task in self.group.alive(TRAIN)])
 
     def view(self, now: float, scheduler: str) -> JobView:
         """As an operator sees it."""

@@ -35,9 +35,6 @@ BATCH_SIZE = 16
 """Where the job does not bound it."""
 
 
-FIRST_COME = PartitionSpec()
-
-
 @dataclass(frozen=True, slots=True)
 class Order:
     """A job as its machine needs it: all that never changes while it runs."""
@@ -63,7 +60,7 @@ class Order:
     aggregation: Aggregation = field(default_factory=Aggregation)
     precision: str = "fp32"
     checkpoint_every: int = 0
-    partition: PartitionSpec = FIRST_COME
+    partition: PartitionSpec = field(default_factory=PartitionSpec)
 
     @property
     def runs_job_code(self) -> bool:

@@ -36,15 +36,15 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.timeout(240)
 def test_the_demo_trains_a_model_that_loads_and_gives_its_loss_again(tmp_path: Path) -> None:
-    demo = start(tmp_path, "--json")
+    demo = start(tmp_path, "--json", "--rounds", "4")
     out, err = demo.communicate(timeout=200)
     assert demo.returncode == 0, err
     summary = json.loads(out)
     assert summary["workers"] == 2
-    assert summary["rounds"] == 8
-    assert summary["samples"] >= 8 * 960
-    assert summary["bytes_sent"] > 2 * 8 * 2 * 1_000_000
-    assert summary["last_eval_loss"] <= 0.6 * summary["first_eval_loss"]
+    assert summary["rounds"] == 4
+    assert summary["samples"] >= 4 * 960
+    assert summary["bytes_sent"] > 2 * 4 * 2 * 1_000_000
+    assert summary["last_eval_loss"] <= 0.8 * summary["first_eval_loss"]
     assert processes_naming(str(tmp_path)) == []
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

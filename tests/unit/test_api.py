@@ -565,7 +565,11 @@ async def test_metrics_and_logs_of_a_job_come_from_the_nodes_that_have_them(
         )
         return web.Response(body=msgspec.json.encode(chunk), content_type="application/json")
 
+    async def spec(_: Any, __: web.Request) -> web.StreamResponse:
+        return web.Response(body=b'{"name": "j"}', content_type="application/json")
+
     w.overlay.app._router._frozen = False
+    w.overlay.bulk_route("GET", "/bulk/jobs/{job}/spec", spec)
     w.overlay.bulk_route("GET", "/bulk/jobs/{job}/metrics", metrics)
     w.overlay.bulk_route("GET", "/bulk/tasks/{task}/log", log)
     tasks = [
@@ -574,6 +578,7 @@ async def test_metrics_and_logs_of_a_job_come_from_the_nodes_that_have_them(
         TaskView(task_id="t3", role="train", state="waiting"),
     ]
     w.board.put(job("j", w.overlay.peer_id, tasks))
+    assert await get(http, a.url + "/api/v1/jobs/j/spec") == {"name": "j"}
     assert await get(http, a.url + "/api/v1/jobs/j/metrics") == msgspec.to_builtins(points)
     logs = {one["task_id"]: one for one in await get(http, a.url + "/api/v1/jobs/j/logs?lines=2")}
     assert (logs["t1"]["lines"], logs["t1"]["error"]) == (["last", "last"], "")

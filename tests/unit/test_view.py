@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from node.api.view import GRACE_S, Cluster
@@ -155,17 +156,37 @@ def test_what_an_unreachable_peer_showed_vanishes_at_once_and_the_peer_stays_wit
     assert isinstance(view, PeerView)
     assert (view.state, view.version, view.reason) == ("unreachable", "1.0", "connection refused")
     assert view.seen_s == pytest.approx(5.0)
-    assert set(shown(cluster)) == {("peer", "me"), ("peer", "w")}
+    assert set(shown(cluster)) == {("peer", "me"), ("peer", "w"), ("lease", "l")}
+
+
+def test_leases_of_a_worker_that_is_gone_are_shown_as_expired_until_they_would_have_run_out() -> None:
+    cluster = started("w")
+    over = msgspec.structs.replace(lease("old", "w", remaining_s=0.0), state="released")
+    cluster.apply("w", Snapshot(seq=1, items=[lease("l", "w", remaining_s=10.0), over]), 0.0)
+    cluster.lost("w", "connection refused", 2.0, is_unreachable=True)
+    for now in (2.0, 9.0):
+        cluster.tick(now)
+        view = shown(cluster, now)["lease", "l"]
+        assert isinstance(view, LeaseView)
+        assert (view.state, view.remaining_s) == ("expired", 8.0)
+        assert view.reason == "its worker cannot be asked: connection refused"
+    assert ("lease", "old") not in shown(cluster)
+    cluster.tick(10.1)
+    assert ("lease", "l") not in shown(cluster)
+    cluster.apply("w", Snapshot(seq=1, items=[lease("l", "w", remaining_s=9.0)]), 11.0)
+    view = shown(cluster, 11.0)["lease", "l"]
+    assert isinstance(view, LeaseView)
+    assert (view.state, view.reason) == ("held", "")
 
 
 def test_a_broken_stream_is_forgiven_for_a_while() -> None:
     cluster = started("w")
-    cluster.apply("w", Snapshot(seq=1, items=[lease("l", "w")]), 0.0)
+    cluster.apply("w", Snapshot(seq=1, items=[dataset("w")]), 0.0)
     cluster.lost("w", "the connection broke", 1.0, is_unreachable=False)
     cluster.tick(1.0 + GRACE_S)
-    assert ("lease", "l") in shown(cluster)
+    assert ("dataset", "w/d") in shown(cluster)
     cluster.tick(1.1 + GRACE_S)
-    assert ("lease", "l") not in shown(cluster)
+    assert ("dataset", "w/d") not in shown(cluster)
 
 
 def test_a_job_stays_in_sight_while_its_scheduler_is_gone_and_says_so() -> None:

@@ -9,12 +9,13 @@ import stat
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from node.errors import Refused
 from node.network.overlay import Overlay
 from node.store import Store
-from node.views import LeaseView, TransferView
+from node.views import LeaseHistory, LeaseView, TransferView
 from node.wire import CancelTask, Member, SetMembers
 from node.worker import courier, intake, parameter_server
 from node.worker.orphans import ExecutorRow, boot_id, remember, start_ticks
@@ -46,7 +47,11 @@ async def test_an_advertisement_becomes_an_offer_a_lease_and_free_resources_agai
         await scheduler.advertise(cpu=3)
         await eventually(lambda: scheduler.declines)
         assert scheduler.declines == ["busy: cpu 1 free < 3"]
+        await scheduler.renew(worker.peer_id, view.id, duration_s=0.4)
         await eventually(lambda: "lease.expired" in [event.name for event in worker.board.events()])
+        async with scheduler.overlay.open(worker.peer_id, "GET", f"/bulk/leases/{view.id}") as answer:
+            life = msgspec.json.decode(await answer.content.read(), type=LeaseHistory)
+        assert [mark.name for mark in life.marks] == ["offered", "accepted", "renewed", "expired"]
         await scheduler.advertise(cpu=4)
         await eventually(lambda: len(scheduler.offers) == 2)
 
@@ -201,7 +206,7 @@ async def test_an_executor_cannot_leave_its_work_directory(make_identity: MakeId
         await eventually(lambda: "failed" in scheduler.states("t1"))
         answers = [line.split()[1:] for line in scheduler.last("t1").tail if line.startswith("answer")]
         assert len(answers) == 12
-        assert {(status, detail) for status, _, detail in answers} == {("400", "True")}
+        assert {(status, detail) for status, _, detail in answers} == {("400", "True"), ("403", "True")}
         assert scheduler.last("t1").detail == "the executor ended in round 0, before the last"
 
 
