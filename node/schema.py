@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 import types
@@ -85,6 +84,8 @@ def dotted(path: Sequence[Step]) -> str:
 
 def nearest(name: str, known: Sequence[str]) -> str | None:
     """The known key that `name` is most like, if any is."""
+    import difflib  # only a mistake is worth its time
+
     found = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.6)
     return found[0] if found else None
 

@@ -138,7 +138,11 @@ def left_behind(site: Site) -> list[str]:
         running = site.children(name)
         found += [f"{name} still runs process {child.pid}" for child in running]
         work = site.folder / name / "work"
-        found += [f"{name} keeps {path.name}" for path in work.glob("hypha-*") if path.name != "hypha-logs"]
+        found += [
+            f"{name} keeps {path.name}"
+            for path in work.glob("hypha-*")
+            if path.name not in ("hypha-logs", "hypha-cache")
+        ]
     for folder, _, names in os.walk(site.folder):
         found += [f"a part file: {folder}/{name}" for name in names if name.endswith(".part")]
     return found
