@@ -21,7 +21,7 @@ from hypha_tui.local_cluster import LocalCluster, command
 
 COMMANDS = {
     "hypha-node --version": ["node.cli", "--version"],
-    "hypha-tui --version": ["hypha_tui.cli", "--version"],
+    "hypha-tui --version": ["hypha_tui", "--version"],
 }
 
 

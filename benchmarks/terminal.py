@@ -146,7 +146,7 @@ def start(folder: Path) -> None:
     versions = []
     for _ in range(RUNS + 1):
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "hypha_tui.cli", "--version"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "-m", "hypha_tui", "--version"], check=True, stdout=subprocess.DEVNULL)
         versions.append(time.perf_counter() - began)
     print(f"--version: median {statistics.median(versions[1:]) * 1e3:.0f} ms of {RUNS}")
 

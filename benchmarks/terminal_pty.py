@@ -25,7 +25,9 @@ class Pty:
         environment = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", "HOME": str(home)}
         environment.pop("NO_COLOR", None)
         self.began = time.perf_counter()
-        command = [sys.executable, "-m", "hypha_tui.cli", "--node", node]
+        environment["HYPHA_TUI_NODE"] = node
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has its bytecode
+        command = [sys.executable, "-m", "hypha_tui"]
         self.process = subprocess.Popen(
             command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
         )

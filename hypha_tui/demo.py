@@ -14,17 +14,19 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hypha_tui.client.api import ApiClient, connected
+from hypha_tui.client.api import ApiClient, Client, connected
 from hypha_tui.client.endpoint import Connection, Endpoint, resolve
-from hypha_tui.client.jobfile import fields_of, pack, read_job, with_fields
+from hypha_tui.client.jobfields import JobFields, with_fields
+from hypha_tui.client.jobfile import pack, read_job
+from hypha_tui.client.recording import RecordingClient
 from hypha_tui.local_cluster import LocalCluster, command
-from node.errors import HyphaError, JobError, PeerUnreachable
+from node.errors import ConfigError, HyphaError, JobError, PeerUnreachable
 from node.views import Delta, JobView, Point
 
 JOB = Path(__file__).with_name("demo_job")
@@ -47,10 +49,21 @@ Tell = Callable[[str], None]
 
 
 def run(
-    *, headless: bool = False, as_json: bool = False, workers: int = 2, rounds: int = 0, out: Path | None = None
+    *,
+    headless: bool = False,
+    as_json: bool = False,
+    workers: int = 2,
+    rounds: int = 0,
+    out: Path | None = None,
+    record: Path | None = None,
 ) -> int:
-    """Run the demo; the exit code. `rounds` 0 takes what the job file says. `out`: where the model goes."""
+    """Run the demo; the exit code. `rounds` 0 takes what the job file says. `out`: where the model goes.
+
+    `record`: a new file for all that the cluster tells.
+    """
     _need_torch()
+    if record is not None and record.exists():
+        raise ConfigError(f"{record} is there already", hint="name a file that does not exist")
     headless = headless or as_json or not (sys.stdin.isatty() and sys.stdout.isatty())
     tell: Tell = (lambda text: None) if as_json else (lambda text: print(text, flush=True))  # noqa: T201 - the output
     folder = Path(tempfile.mkdtemp(prefix="hypha-demo-"))
@@ -60,10 +73,10 @@ def run(
         try:
             start(cluster, workers, tell)
             if headless:
-                summary = asyncio.run(_follow(cluster, workers, rounds, out or Path(".demo"), tell))
+                summary = asyncio.run(_follow(cluster, workers, rounds, out or Path(".demo"), tell, record))
                 tell("stopping the cluster")
             else:
-                summary = _open_terminal(cluster, workers, rounds, out or Path(".demo"))
+                summary = _open_terminal(cluster, workers, rounds, out or Path(".demo"), record)
         finally:
             codes = cluster.stop()
             cluster.remove()
@@ -98,12 +111,11 @@ def start(cluster: LocalCluster, workers: int, tell: Tell) -> None:
     cluster.wait_ready(*nodes)
 
 
-async def submit(client: ApiClient, workers: int, rounds: int) -> str:
+async def submit(client: Client, workers: int, rounds: int) -> str:
     """Submit the demo's job; its id. `rounds` 0: as its file says."""
     draft = read_job(JOB)
-    fields = fields_of(draft.text)
-    changed = type(fields)(fields.name, fields.dataset, workers, rounds or fields.rounds)
-    body = pack(type(draft)(with_fields(draft.text, changed), draft.folder))
+    changed = with_fields(draft.text, JobFields(workers=workers, rounds=rounds or None))
+    body = pack(type(draft)(changed, draft.folder))
     async with asyncio.timeout(20):
         while True:
             try:
@@ -112,9 +124,11 @@ async def submit(client: ApiClient, workers: int, rounds: int) -> str:
                 await asyncio.sleep(0.2)
 
 
-async def _follow(cluster: LocalCluster, workers: int, rounds: int, out: Path, tell: Tell) -> dict[str, Any]:
+async def _follow(
+    cluster: LocalCluster, workers: int, rounds: int, out: Path, tell: Tell, record: Path | None
+) -> dict[str, Any]:
     """Submit the job at the gateway, tell each round, and fetch what is left of it when it is done."""
-    async with connected(endpoint(cluster)) as client:
+    async with _watching(cluster, record) as client:
         job_id = await submit(client, workers, rounds)
         tell(f"job {job_id} accepted")
         told = _Rounds(tell)
@@ -142,7 +156,21 @@ def _keep(job: JobView, workers: int, out: Path) -> dict[str, Any]:
     }
 
 
-async def _ended(client: ApiClient, job_id: str, told: _Rounds) -> JobView:
+@asynccontextmanager
+async def _watching(cluster: LocalCluster, record: Path | None) -> AsyncIterator[Client]:
+    """A client at the gateway, which records where that is asked for."""
+    async with connected(endpoint(cluster)) as client:
+        if record is None:
+            yield client
+            return
+        recording = RecordingClient(client, record)
+        try:
+            yield recording
+        finally:
+            await recording.stop()
+
+
+async def _ended(client: Client, job_id: str, told: _Rounds) -> JobView:
     while True:
         try:
             async for frame in client.frames():
@@ -185,7 +213,7 @@ class _Rounds:
             self._tell(state)
 
 
-def _open_terminal(cluster: LocalCluster, workers: int, rounds: int, out: Path) -> dict[str, Any]:
+def _open_terminal(cluster: LocalCluster, workers: int, rounds: int, out: Path, record: Path | None) -> dict[str, Any]:
     """The terminal on the cluster, until the user leaves it; the summary, if the job is done by then."""
     from hypha_tui.screens.app import HyphaApp  # Textual costs start-up time
 
@@ -198,7 +226,8 @@ def _open_terminal(cluster: LocalCluster, workers: int, rounds: int, out: Path) 
             return await client.job(job_id)
 
     job_id = asyncio.run(run_job())
-    HyphaApp(ApiClient(endpoint(cluster))).run()
+    client = ApiClient(endpoint(cluster))
+    HyphaApp(client if record is None else RecordingClient(client, record), label=str(endpoint(cluster))).run()
     job = asyncio.run(look(job_id))
     return _keep(job, workers, out) if job.state == "done" else {}
 

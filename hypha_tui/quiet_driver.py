@@ -1,34 +1,92 @@
-"""Textual's driver for terminals, with an input thread that sleeps until there is input.
+"""Textual's driver for terminals, with threads that sleep: one until there is input, one while the terminal keeps up.
 
-Textual's own looks ten times a second, which is most of what an idle terminal would cost. Imported only where there is
-a terminal (not on Windows).
+Textual's own input thread looks ten times a second, and its output thread is woken for every frame, which is most of
+what an idle terminal would cost. Imported only where there is a terminal (not on Windows).
 """
 
 from __future__ import annotations
 
 import os
+import select
 import selectors
 from codecs import getincrementaldecoder
+from contextlib import suppress
+from typing import IO, Any, Final, cast
 
 from textual._parser import ParseError
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+from textual.events import Resize
+from textual.geometry import Size
 
 READ_BYTES = 4_096
 HALF_KEY_S = 0.02
 """How often it looks whether an Esc was only an Esc."""
+AT_ONCE: Final = 8_192
+"""What a terminal that reads takes without a wait, in characters: less than half of a pseudo-terminal's buffer."""
+
+
+class Output:
+    """A terminal to write to, at once or through the output thread; counts what is still on its way there."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self.handed_on = 0
+        self.written = 0
+        self._file = file
+
+    def takes(self, text: str) -> bool:
+        """Whether the terminal has room for this, and nothing is to be written before it."""
+        return (
+            self.handed_on == self.written and len(text) <= AT_ONCE and bool(select.select([], [self._file], [], 0)[1])
+        )
+
+    def write(self, text: str) -> None:
+        """All of it, to the terminal. From one that is gone SIGHUP is on its way, which ends us."""
+        with suppress(OSError):
+            self._file.write(text)
+            self._file.flush()
+        self.written += 1
+
+    def flush(self) -> None:
+        """Nothing is left behind."""
+
+    def fileno(self) -> int:
+        """Of the terminal."""
+        return self._file.fileno()
 
 
 class QuietDriver(LinuxDriver):
-    """Waits for input and for its end without a timeout."""
+    """Waits for input and for its end without a timeout; writes at once what the terminal takes at once."""
 
     _end: tuple[int, int] | None = None
+    _output: Output | None = None
+
+    def write(self, data: str) -> None:
+        """To the terminal, or to the thread that waits for it while it does not keep up."""
+        if self._output is None or self._writer_thread is None:
+            super().write(data)
+            return
+        at_once = self._output.takes(data)
+        self._output.handed_on += 1
+        if at_once:
+            self._output.write(data)
+        else:
+            super().write(data)
 
     def start_application_mode(self) -> None:
         """Take the terminal over."""
         if self._end is None:
             self._end = os.pipe()
+        if self._output is None and self._file is not None:
+            self._output = Output(self._file)
+            self._file = cast("Any", self._output)
         super().start_application_mode()  # type: ignore[no-untyped-call]  # Textual leaves it without types
+
+    def check_size(self) -> None:
+        """Tell the app of another size of the terminal: of many changes in a row the last signal may not arrive."""
+        size = Size(*self._get_terminal_size())
+        if size != self._app.size:
+            self._app.post_message(Resize(size, size))
 
     def _sigcont_application(self, *_: object) -> None:
         """Take the terminal again after `ctrl+z`. One that goes away sends SIGCONT too, and is not to be taken."""

@@ -8,7 +8,7 @@ import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -18,7 +18,6 @@ from aiohttp.connector import Connection
 from yarl import URL
 
 from hypha_tui.client.endpoint import Endpoint
-from hypha_tui.client.jobfile import Body
 from hypha_tui.client.sse import SseParser
 from node.errors import HyphaError, PeerProtocol, PeerUnreachable, PeerUntrusted, Refused
 from node.views import (
@@ -28,6 +27,7 @@ from node.views import (
     Event,
     Frame,
     JobView,
+    LeaseHistory,
     LeaseView,
     LogChunk,
     ModelFile,
@@ -35,12 +35,27 @@ from node.views import (
     PeerView,
     Point,
     Problem,
+    SliceMap,
     SubmitResult,
     TransferView,
 )
-from node.wire import Cancel, Command, Export, Resume, RunCommand, Submit
+from node.wire import (
+    Cancel,
+    Command,
+    Cordon,
+    Drain,
+    Export,
+    Pause,
+    Release,
+    Resume,
+    RunCommand,
+    Submit,
+    Uncordon,
+    WorkerCommand,
+)
 
 if TYPE_CHECKING:
+    from hypha_tui.client.jobfile import Body
     from node.identity.credentials import Identity
     from node.identity.trust import Trust
 
@@ -78,6 +93,18 @@ class Client(Protocol):
         """The history of a job's metrics."""
         ...
 
+    async def spec(self, job_id: str) -> dict[str, Any]:
+        """A job's file as a table, in one spelling and without secrets."""
+        ...
+
+    async def lease_history(self, lease_id: str) -> LeaseHistory:
+        """The life of a lease."""
+        ...
+
+    async def slice_map(self, job_id: str) -> SliceMap:
+        """Every slice of a job's present pass over its data."""
+        ...
+
     async def logs(self, job_id: str, task_id: str = "", lines: int = 200) -> list[LogChunk]:
         """The last lines that a job's tasks wrote."""
         ...
@@ -90,16 +117,41 @@ class Client(Protocol):
         """End a job."""
         ...
 
+    async def pause(self, job_id: str) -> None:
+        """Let a job go on to its next commit, then let its leases go."""
+        ...
+
     async def resume(self, job_id: str) -> None:
-        """Go on with a job that failed or was cancelled."""
+        """Go on with a job that is paused, failed or was cancelled."""
+        ...
+
+    async def release(self, lease_id: str) -> None:
+        """Let a lease go; its job looks for another worker."""
+        ...
+
+    async def cordon(self, peer_id: str) -> None:
+        """Have a worker offer nothing any more."""
+        ...
+
+    async def uncordon(self, peer_id: str) -> None:
+        """Have a worker offer again."""
+        ...
+
+    async def drain(self, peer_id: str) -> None:
+        """Have a worker offer nothing, and hand over what it runs."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
         ...
 
 
 class ApiClient:
     """A node's operator API. One session, one pool; `close()` it."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, *, readonly: bool = False) -> None:
         self.endpoint = endpoint
+        self.readonly = readonly or endpoint.readonly
         self._identity: Identity | None = None
         self._session: aiohttp.ClientSession | None = None
         self._base = "http://node"
@@ -130,6 +182,18 @@ class ApiClient:
         """The history of a job's metrics."""
         return await self._get(f"/api/v1/jobs/{quote(job_id, safe='')}/metrics", list[Point])
 
+    async def spec(self, job_id: str) -> dict[str, Any]:
+        """A job's file as a table, in one spelling and without secrets."""
+        return await self._get(f"/api/v1/jobs/{quote(job_id, safe='')}/spec", dict[str, Any])
+
+    async def lease_history(self, lease_id: str) -> LeaseHistory:
+        """The life of a lease."""
+        return await self._get(f"/api/v1/leases/{quote(lease_id, safe='')}/history", LeaseHistory)
+
+    async def slice_map(self, job_id: str) -> SliceMap:
+        """Every slice of a job's present pass over its data."""
+        return await self._get(f"/api/v1/jobs/{quote(job_id, safe='')}/slices", SliceMap)
+
     async def logs(self, job_id: str, task_id: str = "", lines: int = 200) -> list[LogChunk]:
         """The last lines that a job's tasks wrote; of one task, if it is named."""
         query = {"lines": str(lines)} | ({"task": task_id} if task_id else {})
@@ -137,6 +201,7 @@ class ApiClient:
 
     async def submit(self, body: Body) -> SubmitResult:
         """Run a job. The operator's key signs what is uploaded; over the local socket the node does."""
+        self._check_changes()
         headers = {"Content-Type": body.content_type}
         self._open()
         headers |= self._signed(Submit(job_id=body.job_id, body_sha256=body.sha256, name=body.name))
@@ -146,15 +211,31 @@ class ApiClient:
 
     async def cancel(self, job_id: str) -> None:
         """End a job."""
-        self._open()
-        headers = self._signed(Cancel(job_id=job_id))
-        await self._request("POST", f"/api/v1/jobs/{quote(job_id, safe='')}/cancel", headers, None, DEADLINE_S)
+        await self._act(f"jobs/{quote(job_id, safe='')}/cancel", Cancel(job_id=job_id))
+
+    async def pause(self, job_id: str) -> None:
+        """Let a job go on to its next commit, then let its leases go."""
+        await self._act(f"jobs/{quote(job_id, safe='')}/pause", Pause(job_id=job_id))
 
     async def resume(self, job_id: str) -> None:
-        """Go on with a job that failed or was cancelled."""
-        self._open()
-        headers = self._signed(Resume(job_id=job_id))
-        await self._request("POST", f"/api/v1/jobs/{quote(job_id, safe='')}/resume", headers, None, DEADLINE_S)
+        """Go on with a job that is paused, failed or was cancelled."""
+        await self._act(f"jobs/{quote(job_id, safe='')}/resume", Resume(job_id=job_id))
+
+    async def release(self, lease_id: str) -> None:
+        """Let a lease go; its job looks for another worker."""
+        await self._act(f"leases/{quote(lease_id, safe='')}/release", Release(lease_id=lease_id))
+
+    async def cordon(self, peer_id: str) -> None:
+        """Have a worker offer nothing any more."""
+        await self._act(f"peers/{quote(peer_id, safe='')}/cordon", Cordon(peer_id=peer_id))
+
+    async def uncordon(self, peer_id: str) -> None:
+        """Have a worker offer again."""
+        await self._act(f"peers/{quote(peer_id, safe='')}/uncordon", Uncordon(peer_id=peer_id))
+
+    async def drain(self, peer_id: str) -> None:
+        """Have a worker offer nothing, and hand over what it runs."""
+        await self._act(f"peers/{quote(peer_id, safe='')}/drain", Drain(peer_id=peer_id))
 
     async def model(self, job_id: str, version: str) -> ModelView:
         """What can be exported of a job: `latest`, or the number of a version."""
@@ -213,10 +294,22 @@ class ApiClient:
                 await _check(response)
                 return await response.read()
 
-    def _signed(self, command: Command | Export) -> dict[str, str]:
+    async def _act(self, path: str, command: Command | WorkerCommand) -> None:
+        self._check_changes()
+        self._open()
+        await self._request("POST", f"/api/v1/{path}", self._signed(command), None, DEADLINE_S)
+
+    def _check_changes(self) -> None:
+        """Raise `Refused` where nothing may be changed through this client."""
+        if self.readonly:
+            raise Refused("readonly", "read-only: nothing is changed", hint="start without --readonly to change things")
+
+    def _signed(self, command: Command | WorkerCommand | Export) -> dict[str, str]:
         if self._identity is None:
             return {}
-        signed = self._identity.sign(msgspec.msgpack.encode(command))
+        from node.commanding import payload_of
+
+        signed = self._identity.sign(payload_of(command))
         run = msgspec.msgpack.encode(RunCommand(signed=signed))
         return {COMMAND_HEADER: base64.b64encode(run).decode()}
 

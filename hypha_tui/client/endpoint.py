@@ -44,7 +44,10 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A node's operator API: a Unix socket of this machine, or an address with the operator's certificate."""
+    """A node's operator API: a Unix socket of this machine, or an address with the operator's certificate.
+
+    `readonly`: who uses it asked that nothing be changed through it.
+    """
 
     socket: Path | None = None
     address: Address | None = None
@@ -52,6 +55,7 @@ class Endpoint:
     key: Path | None = None
     trust: Path | None = None
     crls: Path | None = None
+    readonly: bool = False
 
     def __str__(self) -> str:
         return f"unix:{self.socket}" if self.socket is not None else str(self.address)

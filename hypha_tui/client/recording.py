@@ -10,12 +10,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from hypha_tui.client.api import Client
-from hypha_tui.client.jobfile import Body
 from hypha_tui.client.present import Present
 from hypha_tui.client.tape import (
     ANSWERS,
@@ -41,6 +40,9 @@ from node.views import (
     Snapshot,
     SubmitResult,
 )
+
+if TYPE_CHECKING:
+    from hypha_tui.client.jobfile import Body
 
 WAITING: Final = 4_096
 """Records that may wait for the disk."""

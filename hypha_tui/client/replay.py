@@ -7,17 +7,19 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from hypha_tui.client.api import Client
-from hypha_tui.client.jobfile import Body
 from hypha_tui.client.present import Present
 from hypha_tui.client.tape import ANSWERS, FRAMES, POINTS, AnswerAt, FrameAt, PointsAt, Tape
 from node.errors import Refused
 from node.views import ClusterView, Frame, LeaseHistory, LogChunk, Point, SliceMap, Snapshot, SubmitResult
+
+if TYPE_CHECKING:
+    from hypha_tui.client.jobfile import Body
 
 SPEEDS: Final = (1.0, 60.0)
 STEPS_KEPT: Final = 1_000

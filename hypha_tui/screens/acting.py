@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from hypha_tui.screens.act_dialogs import ActMenu, TypedConfirm
-from hypha_tui.screens.dialogs import ConfirmScreen
 from hypha_tui.screens.view import Target
 from hypha_tui.store.acts import Act, act_named, acts_for, called, details, outcome, why_not
 from node.errors import HyphaError
@@ -32,6 +31,8 @@ class Acting:
 
     def menu(self, targets: Sequence[Target]) -> None:
         """What can be done to these objects, to choose from."""
+        from hypha_tui.screens.act_dialogs import ActMenu
+
         views = self._views(targets)
         if self._is_readonly():
             return
@@ -94,6 +95,9 @@ class Acting:
         yes = f"{verb.capitalize()} {act.kind if len(fitting) == 1 else what}"
         lines = details(act, fitting, self._app.store)
         question = f"{verb.capitalize()} {what}?"
+        from hypha_tui.screens.act_dialogs import TypedConfirm
+        from hypha_tui.screens.dialogs import ConfirmScreen
+
         drawing = self._app.drawing
         if self._app.context.production:
             word = called(fitting[0]) if len(fitting) == 1 else what
@@ -105,7 +109,7 @@ class Acting:
         if not views:
             return
         group = f"act:{act.name}:{views[0].id}"
-        self._app.run_worker(self._carry_out(act, views), group=group, exclusive=True, exit_on_error=False)
+        self._app.start(partial(self._carry_out, act, views), group)
 
     async def _carry_out(self, act: Act, views: Sequence[AnyView]) -> None:
         """Ask the node for each, a few at a time; the status line tells what came of it."""

@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING
 
 from textual.app import App
-from textual.events import AppBlur, AppFocus
-from textual.timer import Timer
+from textual.binding import Binding
+from textual.driver import Driver
+from textual.events import AppBlur, AppFocus, Event, Key
+from textual.scrollbar import ScrollBar, ScrollBarRender
 
+from hypha_tui import arrangement, layout, recall
 from hypha_tui.client.api import ApiClient, Client
+from hypha_tui.client.endpoint import Endpoint
 from hypha_tui.client.follow import follow
 from hypha_tui.client.link import Backoff, LinkState
+from hypha_tui.client.recording import beneath
+from hypha_tui.config import Context, Settings, hz_of
+from hypha_tui.config import load as load_settings
+from hypha_tui.contexts import Contexts
+from hypha_tui.ending import crash_line, on_signals
+from hypha_tui.folders import state_folder
 from hypha_tui.keymap import KEYS
-from hypha_tui.screens.inspector import InspectorScreen
+from hypha_tui.presets import clash_notice, keymap_for
+from hypha_tui.recall import Recall
+from hypha_tui.screens.frame_clock import FrameClock
+from hypha_tui.screens.keystrokes import Keystrokes
 from hypha_tui.screens.main import MainScreen
+from hypha_tui.screens.tapes import Tapes
+from hypha_tui.screens.theme_choice import ThemeChoice
 from hypha_tui.store.cluster import ClusterStore
 from hypha_tui.store.columns import Look
 from hypha_tui.store.glyphs import glyphs_for
-from hypha_tui.themes import DEFAULT, WITHOUT_COLOUR, Palette, fallbacks, load_all
+from hypha_tui.themes import Palette, fallbacks
 from hypha_tui.widgets.drawing import Drawing
-from node.errors import HyphaError
+from hypha_tui.widgets.scrollbar import PlainScrollBar
+from hypha_tui.widgets.work import start
+from node.errors import ConfigError, HyphaError
 from node.views import Frame, JobView
 
-FRAMES_PER_S: Final = 4.0
-TICK_S: Final = 1.0
+if TYPE_CHECKING:
+    from hypha_tui.screens.inspector import InspectorScreen
 
 
 class HyphaApp(App[None]):
@@ -35,7 +55,15 @@ class HyphaApp(App[None]):
 
     CSS_PATH = Path(__file__).with_name("hypha.tcss")
     TITLE = "hypha"
-    BINDINGS = [(key.keys, key.action, key.label) for key in KEYS if key.id == "quit"]
+    BINDINGS = [
+        *(
+            Binding(key.keys, key.action, key.label, id=key.id, show=False, priority=True)
+            for key in KEYS
+            if key.id in ("quit", "palette")
+        ),
+        Binding("ctrl+z", "suspend_process", "stop until fg", id="suspend", show=False, priority=True),
+    ]
+    ENABLE_COMMAND_PALETTE = False
 
     def __init__(
         self,
@@ -48,34 +76,60 @@ class HyphaApp(App[None]):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         backoff: Backoff | None = None,
+        settings: Settings | None = None,
+        context: Context | None = None,
+        contexts: Contexts | None = None,
+        open_client: Callable[[Endpoint, bool], Client] | None = None,
     ) -> None:
         environment = os.environ if environment is None else environment
+        settings = settings or load_settings({})
         self._has_colour = "NO_COLOR" not in environment
         # Textual chooses its colour filter in the constructor: without colour, the terminal's own are the safe ones.
         super().__init__(ansi_color=None if self._has_colour else True)
         self.client = client
+        self.environment = environment
+        self.crash = ""
+        self.keymap = keymap_for(settings.config.preset, settings.keys)
+        self.context = context or Context()
+        self.contexts = contexts or Contexts(settings, {})
+        self.keystrokes = Keystrokes(self)
+        folder = state_folder(environment)
+        self._layout_file = None if folder is None else folder / layout.FILE
+        self.kept_layout = layout.load(self._layout_file)
+        self.recall = Recall(None if folder is None else folder / recall.FILE)
+        self._open_client = open_client or (lambda endpoint, readonly: ApiClient(endpoint, readonly=readonly))
+        self.set_keymap(self.keymap.changed())
         self.label = label or (str(client.endpoint) if isinstance(client, ApiClient) else "node")
         self.store = ClusterStore()
         self.clock = clock
-        self.wall = wall
-        self.hz = FRAMES_PER_S
+        self._wall = wall
+        self.frames = FrameClock(self, settings.config.hz)
+        self._view_file = None if folder is None else folder / arrangement.FILE
+        self.arrangements, self._view_problem = arrangement.load(self._view_file)
         self.animation_level = "none"
-        self.drawing = Drawing(Palette({}, colour=self._has_colour), glyphs_for(environment, ascii_only=ascii_only))
-        self.set_class(self.drawing.glyphs.name == "ascii", "-ascii")
+        self.drawing = Drawing(
+            Palette({}, colour=self._has_colour),
+            glyphs_for(environment, ascii_only=ascii_only, level=settings.config.glyphs),
+        )
+        self._style_glyphs()
         self._backoff = backoff
         self._history_of: set[str] = set()
-        self._frames: Timer | None = None
+        self._stays_readonly = self.context.readonly and not self.context.name
+        self.tapes = Tapes(self)
         self._main = MainScreen(self)
-        found, self._theme_problems = load_all()
-        self._own_themes = sorted(found, key=lambda name: (name != DEFAULT, name))
-        for one in found.values():
-            self.register_theme(one)
-        wanted = theme if theme in self.available_themes else DEFAULT
-        self.theme = wanted if self._has_colour else WITHOUT_COLOUR
-        if theme and theme not in self.available_themes:
-            self._theme_problems.append(f"no theme {theme!r}")
+        wanted = theme or settings.config.theme
+        self.theme_choice = ThemeChoice(self, wanted, environment, has_colour=self._has_colour)
 
     # ---- life -------------------------------------------------------------------------------------------------
+
+    def get_driver_class(self) -> type[Driver]:
+        """In a terminal, a driver that sleeps while nothing is typed."""
+        found = super().get_driver_class()
+        if found.__name__ != "LinuxDriver":
+            return found
+        from hypha_tui.quiet_driver import QuietDriver
+
+        return QuietDriver
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Our variables for Textual's own themes."""
@@ -88,27 +142,62 @@ class HyphaApp(App[None]):
         self._repaint_theme()
         self.theme_changed_signal.subscribe(self, lambda _theme: self._repaint_theme())
         self.push_screen(self._main)
-        self._frames = self.set_interval(1 / self.hz, self.draw_frame, pause=True)
-        self.set_interval(TICK_S, self._tick)
-        if self._theme_problems:
-            self.call_later(self._main.say, self._theme_problems[0])
+        self.frames.start()
+        self.call_after_refresh(self._settle_memory)
+        told = (*self.theme_choice.problems, clash_notice(self.keymap.clashes()), self._view_problem)
+        problem = next(filter(None, told), "")
+        if problem:
+            self.call_later(self._main.say, problem)
+        self.tapes.begin()
         self.restart_stream()
+        if not self.is_headless:
+            on_signals(lambda code: self.exit(return_code=code))
+
+    def _fatal_error(self) -> None:
+        """Something inside broke: a line for the user and a file for us, not pages of code on the screen."""
+        if self._exception is not None and not self.crash:
+            self.crash = crash_line(self._exception, self.environment)
+        self._close_messages_no_wait()
 
     async def on_unmount(self) -> None:
-        """Close the connections."""
-        if isinstance(self.client, ApiClient):
-            await self.client.close()
+        """Keep how the tables are arranged; close the connections."""
+        self._keep_arrangements()
+        if self._view_file is not None:
+            arrangement.save(self._view_file, self.arrangements)
+        await self.client.close()
+
+    def _settle_memory(self) -> None:
+        """What is here after the start stays: the collector need not look at it again."""
+        gc.freeze()
+        gc.enable()
+
+    @property
+    def main(self) -> MainScreen:
+        """The main screen."""
+        return self._main
+
+    async def on_event(self, event: Event) -> None:
+        """Keys that are part of a row or a number are held back; everything else goes its way."""
+        if isinstance(event, Key) and not event.is_forwarded:
+            await self._main.arrived.wait()  # what is typed after the key of a screen is for that screen
+            if await self.keystrokes.take(event.key):
+                return
+        await super().on_event(event)
+
+    def start(self, work: Callable[[], Awaitable[None]], group: str, *, exclusive: bool = True) -> None:
+        """Run work that this app owns."""
+        start(self, work, group, exclusive=exclusive)
 
     def restart_stream(self) -> None:
         """Connect, or connect anew."""
-        self.run_worker(self._follow(), group="stream", exclusive=True, exit_on_error=False)
+        self.start(self._follow, "stream")
 
     async def _follow(self) -> None:
         await follow(self.client, self.on_frame, self.on_link, backoff=self._backoff)
 
     def on_frame(self, frame: Frame) -> bool:
         """A frame from the node goes into the store; False asks for a snapshot."""
-        self.store.apply(frame, self.clock())
+        self.store.apply(frame, self.now())
         self._wake()
         return not self.store.needs_resync
 
@@ -116,7 +205,7 @@ class HyphaApp(App[None]):
         """The link changed. A new connection may know values that were missed."""
         if link.state == "live" and self.store.link.state != "live":
             self._history_of.clear()
-            self.run_worker(self._load_cluster(), group="cluster", exclusive=True, exit_on_error=False)
+            self.start(self._load_cluster, "cluster")
         self.store.set_link(link)
         self._wake()
 
@@ -126,57 +215,203 @@ class HyphaApp(App[None]):
         except HyphaError as error:
             self._main.say(str(error))
 
+    # ---- contexts and settings --------------------------------------------------------------------------------------
+
+    def switch_context(self, name: str) -> None:
+        """Look at another cluster of the configuration. The present link may be dead: nothing waits for it."""
+        try:
+            context, endpoint = self.contexts.endpoint(name)
+        except HyphaError as error:
+            self._main.say(str(error))
+            return
+        context = replace(context, readonly=context.readonly or self._stays_readonly)
+        before = self.client
+        self.context = context
+        self.begin_anew(self._open_client(endpoint, context.readonly), str(endpoint))
+        self.start(before.close, "close", exclusive=False)
+
+    def begin_anew(self, client: Client, label: str) -> None:
+        """Show what another client tells, and nothing of the one before."""
+        self.workers.cancel_node(self)
+        self.client = client
+        self.label = label
+        self.store = ClusterStore()
+        self._history_of.clear()
+        while self.screen is not self._main:
+            self.pop_screen()
+        self._keep_arrangements()
+        self._main = MainScreen(self)
+        self.switch_screen(self._main)
+        self.restart_stream()
+
+    @property
+    def has_files(self) -> bool:
+        """Whether files may be read and written: not for a browser that may only look."""
+        return not (self.is_web and self.context.readonly)
+
+    def set_readonly(self) -> str:
+        """From here on nothing is changed, in this context and every other; what to say about it."""
+        self._stays_readonly = True
+        self.context = replace(self.context, readonly=True)
+        client = beneath(self.client)
+        if isinstance(client, ApiClient):
+            client.readonly = True
+        return "read-only: nothing is changed from here on"
+
+    def set_setting(self, name: str, value: str) -> str:
+        """`:set`; what to say about it. ConfigError where the value is none."""
+        match name, value:
+            case "hz", _:
+                self.set_hz(hz_of(value))
+                return f"{value} frames a second" if hz_of(value) else "frames only when r is pressed"
+            case "mouse", "on" | "off":
+                self._set_mouse(value == "on")
+                return f"mouse {value}"
+            case "glyphs", "unicode" | "block" | "ascii":
+                self.set_glyphs(value)
+                return f"glyphs {value}"
+            case "wide", "on" | "off":
+                self._main.view.set_wide(value == "on")
+                return f"wide columns {value}"
+        raise ConfigError(f"set {name} {value}: no such setting", hint="hz 0..10, wide, glyphs or mouse")
+
+    def _set_mouse(self, on: bool) -> None:
+        driver = self._driver
+        switch = getattr(driver, "_enable_mouse_support" if on else "_disable_mouse_support", None)
+        if driver is not None and switch is not None:
+            driver._mouse = True  # its own methods do nothing in an app that was started without
+            switch()
+
+    def keep_layout(self, kept: layout.Layout) -> None:
+        """Keep what is taken off the screen, over restarts."""
+        self.kept_layout = kept
+        if self._layout_file is not None:
+            self.run_worker(partial(kept.save, self._layout_file), group="layout", thread=True, exit_on_error=False)
+
+    def keep_recall(self) -> None:
+        """Keep the lines of the command line, over restarts."""
+        self.run_worker(self.recall.save, group="recall", thread=True, exit_on_error=False)
+
+    def write_to_terminal(self, sequence: str) -> None:
+        """A sequence that is not part of the picture."""
+        if self._driver is not None:
+            self._driver.write(sequence)
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """What was selected with the mouse, by the way that works here."""
+        self._main.copying.text(text)
+
+    def action_help_quit(self) -> None:
+        """ctrl+c with nothing selected."""
+        self._main.say("ctrl+q quits; ctrl+c copies selected text")
+
+    def action_command_palette(self) -> None:
+        """Every key and command by name."""
+        if self.screen is self._main:
+            from hypha_tui.screens.palette import PaletteScreen
+
+            self.push_screen(PaletteScreen(self.drawing, self.keymap.of(*self._main.scopes)), self._main.run_choice)
+
     # ---- drawing ------------------------------------------------------------------------------------------------
 
     def look(self) -> Look:
         """The store, now."""
-        return Look(self.store, self.clock(), self.drawing.glyphs)
+        return Look(self.store, self.now(), self.drawing.glyphs)
+
+    def now(self) -> float:
+        """The moment that is shown: ours, or that of a recording."""
+        replay = self.tapes.replay
+        return replay.now() if replay is not None else self.clock()
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether nothing can be changed: read-only, or a recording."""
+        return self.context.readonly or self.tapes.replay is not None
+
+    def wall(self) -> float:
+        """The time of day at that moment, as Unix time."""
+        replay = self.tapes.replay
+        return replay.wall() if replay is not None else self._wall()
+
+    @property
+    def hz(self) -> float:
+        """Frames a second, now."""
+        return self.frames.hz
 
     def draw_frame(self) -> None:
         """Draw what changed since the last frame; the clock stops when nothing did."""
         if not self.store.is_dirty:
-            if self._frames is not None:
-                self._frames.pause()
+            self.frames.rest()
             return
+        self.frames.drawing()
         changes = self.store.take_changes()
         self._main.sync(changes)
-        if isinstance(self.screen, InspectorScreen):
-            self.screen.sync()
+        self._sync_layer()
         self._load_history()
 
     def _tick(self) -> None:
         """Once a second: remaining times, ages and the clock move on even when nothing comes."""
-        self._main.sync(self.store.take_changes())
-        if isinstance(self.screen, InspectorScreen):
-            self.screen.sync()
+        check_size = getattr(self._driver, "check_size", None)
+        if check_size is not None:
+            check_size()
+        if not self.hz:
+            return
+        changes = self.store.take_changes()
+        changes.second = True
+        self._main.paints_at_once = not self.frames.is_running
+        self._main.sync(changes)
+        self._sync_layer()
+        self._load_history()
+        self.theme_choice.follow()
+
+    def _sync_layer(self) -> None:
+        if self.inspector is not None:
+            self.inspector.sync()
+
+    @property
+    def inspector(self) -> InspectorScreen | None:
+        """The inspector, where it is the layer on top."""
+        opened = self._main.opened
+        return opened if opened is self.screen else None
 
     def _wake(self) -> None:
-        if self._frames is not None:
-            self._frames.resume()
+        self.frames.wake()
 
     def on_app_blur(self, _event: AppBlur) -> None:
         """Nobody looks: one frame a second will do."""
-        self._set_hz(1.0)
+        self.frames.set_blurred(True)
 
     def on_app_focus(self, _event: AppFocus) -> None:
         """Back to the full rate."""
-        self._set_hz(FRAMES_PER_S)
+        self.frames.set_blurred(False)
 
-    def _set_hz(self, hz: float) -> None:
-        if self._frames is None or hz == self.hz:
-            return
-        self.hz = hz
-        self._frames.stop()
-        self._frames = self.set_interval(1 / hz, self.draw_frame)
+    def set_hz(self, hz: float) -> None:
+        """So many frames a second; 0: only when `r` is pressed."""
+        self.frames.set_hz(hz)
+
+    def _keep_arrangements(self) -> None:
+        """Note how the tables are arranged, for the next main screen and the next start."""
+        self.arrangements |= {table.id: table.arrangement for table in self._main.tables if table.id is not None}
+
+    def set_glyphs(self, name: str) -> None:
+        """Another set of signs."""
+        self.drawing.glyphs = glyphs_for(self.environment, level=name)
+        self._style_glyphs()
+        self._repaint_theme()
+        self._main.sync(None)
 
     # ---- history of metrics ---------------------------------------------------------------------------------------
+
+    def forget_histories(self) -> None:
+        """Ask for the past of all curves again."""
+        self._history_of.clear()
 
     def _load_history(self) -> None:
         """Ask once for the past of each job's curves: the stream only tells what is new."""
         for job in self.store.views(JobView):
             if job.id not in self._history_of and len(self._history_of) < 100:
                 self._history_of.add(job.id)
-                self.run_worker(self._load_metrics(job.id), group=f"history:{job.id}", exit_on_error=False)
+                self.start(partial(self._load_metrics, job.id), f"history:{job.id}")
 
     async def _load_metrics(self, job_id: str) -> None:
         try:
@@ -187,51 +422,17 @@ class HyphaApp(App[None]):
         self.store.add_points(points)
         self._wake()
 
-    # ---- acting ---------------------------------------------------------------------------------------------------
-
-    def cancel_job(self, job_id: str) -> None:
-        """End a job; the answer is told in the status line."""
-        self.run_worker(self._cancel(job_id), group=f"cancel:{job_id}", exclusive=True, exit_on_error=False)
-
-    async def _cancel(self, job_id: str) -> None:
-        self._main.say(f"cancelling {job_id}...")
-        try:
-            await self.client.cancel(job_id)
-        except HyphaError as error:
-            self._main.say(f"{job_id} is not cancelled: {error}")
-        else:
-            self._main.say(f"job {job_id} is being cancelled")
-
-    def resume_job(self, job_id: str) -> None:
-        """Go on with a job; the answer is told in the status line."""
-        self.run_worker(self._resume(job_id), group=f"resume:{job_id}", exclusive=True, exit_on_error=False)
-
-    async def _resume(self, job_id: str) -> None:
-        self._main.say(f"resuming {job_id}...")
-        try:
-            await self.client.resume(job_id)
-        except HyphaError as error:
-            self._main.say(f"{job_id} is not resumed: {error}")
-        else:
-            self._main.say(f"job {job_id} goes on")
-
     # ---- themes ---------------------------------------------------------------------------------------------------
 
-    def next_theme(self) -> str:
-        """Change to the next of our themes; its name."""
-        at = self._own_themes.index(self.theme) if self.theme in self._own_themes else -1
-        self.theme = self._own_themes[(at + 1) % len(self._own_themes)]
-        return self.theme
-
-    def set_theme(self, name: str) -> str:
-        """Change to a theme by name; what to say about it."""
-        if name not in self.available_themes:
-            return f"no theme {name!r}; there are {', '.join(self._own_themes)}"
-        self.theme = name
-        return f"theme {name}"
+    def _style_glyphs(self) -> None:
+        """What Textual itself draws, in the set of signs in force."""
+        level = self.drawing.glyphs.name
+        self.set_class(level == "ascii", "-ascii")
+        self.set_class(level == "block", "-block")
+        ScrollBar.renderer = PlainScrollBar if level == "ascii" else ScrollBarRender
 
     def _repaint_theme(self) -> None:
         self.drawing.palette = Palette(self.theme_variables, colour=self._has_colour)
         for screen in self.screen_stack:
-            for widget in screen.query("Lines, LiveTable, EventLog"):
+            for widget in screen.query("Lines, LiveTable, LineLog, SliceField"):
                 widget.refresh()

@@ -1,7 +1,8 @@
-"""Layers over the main screen: help, confirmation, act menu."""
+"""Layers over the main screen: help, confirmation."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from rich.text import Text
@@ -9,10 +10,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.screen import ModalScreen
-from textual.widgets import Button, OptionList
-from textual.widgets.option_list import Option
+from textual.widget import Widget
+from textual.widgets import Button
 
-from hypha_tui.keymap import COMMANDS, keys_of
+from hypha_tui.keymap import COMMANDS, Key, keys_of
 from hypha_tui.store import text
 from hypha_tui.widgets.drawing import Drawing, Line
 from hypha_tui.widgets.lines import Lines
@@ -22,13 +23,18 @@ class ScrollingLines(Lines, can_focus=True):
     """Lines with the focus: they scroll with the keys of motion."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j,down", "scroll_down", show=False),
-        Binding("k,up", "scroll_up", show=False),
-        Binding("g,home", "scroll_home", show=False),
-        Binding("G,end", "scroll_end", show=False),
-        Binding("ctrl+d,pagedown", "page_down", show=False),
-        Binding("ctrl+u,pageup", "page_up", show=False),
+        *(
+            Binding(key.keys, "scroll_end" if key.id == "log.bottom" else key.action, id=key.id, show=False)
+            for key in keys_of("lines")
+            if key.id in ("log.down", "log.up", "log.top", "log.bottom", "log.half_down", "log.half_up")
+        ),
+        Binding("pagedown", "page_down", show=False),
+        Binding("pageup", "page_up", show=False),
     ]
+
+    def action_half_page(self, by: int) -> None:
+        """Half a page."""
+        self.scroll_relative(y=by * max(self.size.height // 2, 1), animate=False)
 
 
 class Layer(ModalScreen[bool | None]):
@@ -44,13 +50,14 @@ class Layer(ModalScreen[bool | None]):
 class HelpScreen(Layer):
     """The keys of this place and the commands, from the key table."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark", "close", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,f1", "close", "close")]
+    scopes = ("lines",)
 
-    def __init__(self, drawing: Drawing, place: str, scopes: tuple[str, ...]) -> None:
+    def __init__(self, drawing: Drawing, place: str, keys: list[Key]) -> None:
         super().__init__()
         self._lines = ScrollingLines(drawing)
         self._place = place
-        self._help = help_lines(scopes)
+        self._help = help_lines(keys)
 
     def compose(self) -> ComposeResult:
         """One scrolling box."""
@@ -64,27 +71,20 @@ class HelpScreen(Layer):
         self._lines.focus()
 
 
-def help_lines(scopes: tuple[str, ...]) -> list[Line]:
+def help_lines(keys: list[Key]) -> list[Line]:
     """Keys by group, then commands."""
     lines: list[Line] = []
-    found = keys_of(*scopes, "main")
     for group in ("Here", "Move", "Everywhere", "Screens"):
-        chosen = [key for key in found if key.group == group]
+        chosen = [key for key in keys if key.group == group]
         if not chosen:
             continue
         lines.append([(group, "title")])
-        for key in chosen:
-            names = " ".join(_key_name(single) for single in key.keys.split(","))
-            lines.append([(f"  {names:<16}", "key"), (key.label, "text")])
+        lines += [[(f"  {' '.join(key.names):<16}", "key"), (f" {key.label}", "text")] for key in chosen]
         lines.append([])
     lines.append([("Commands", "title")])
-    lines += [[(f"  :{command.usage:<24}", "key"), (command.label, "text")] for command in COMMANDS]
+    lines += [[(f"  :{command.usage:<30}", "key"), (f" {command.label}", "text")] for command in COMMANDS]
     lines += [[], [("In tmux, set `escape-time 10`: esc is slow without it.", "dim")]]
     return lines
-
-
-def _key_name(key: str) -> str:
-    return {"colon": ":", "slash": "/", "question_mark": "?"}.get(key, key)
 
 
 class ConfirmScreen(Layer):
@@ -94,6 +94,9 @@ class ConfirmScreen(Layer):
         Binding("n", "close", "no"),
         Binding("left,h,right,l", "switch", "other button", show=False),
     ]
+
+    first: ClassVar[str] = "#no"
+    """What has the focus at first."""
 
     def __init__(self, drawing: Drawing, question: str, details: list[str], yes: str) -> None:
         super().__init__()
@@ -108,15 +111,20 @@ class ConfirmScreen(Layer):
             box.border_title = Text(text.clean(self._question))
             self._lines.styles.height = len(self._content)
             yield self._lines
+            yield from self.before_buttons()
             with Container(id="confirm-buttons"):
                 yield Button("Keep it", id="no")
                 yield Button(self._yes, id="yes")
 
+    def before_buttons(self) -> Iterable[Widget]:
+        """What else is asked for."""
+        return ()
+
     def on_mount(self) -> None:
-        """Cancel has the focus."""
+        """What harms nothing has the focus."""
         self._lines.show(self._content)
         self.query_one("#confirm-buttons").styles.layout = "horizontal"
-        self.query_one("#no").focus()
+        self.query_one(self.first).focus()
 
     def action_switch(self) -> None:
         """The other button."""
@@ -125,40 +133,3 @@ class ConfirmScreen(Layer):
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """The answer."""
         self.dismiss(event.button.id == "yes")
-
-
-class ActMenu(ModalScreen[str | None]):
-    """What can be done to one object; it names the object."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,x", "close", "close"),
-        Binding("j", "move(1)", show=False),
-        Binding("k", "move(-1)", show=False),
-    ]
-
-    def __init__(self, target: str, actions: list[tuple[str, str]]) -> None:
-        super().__init__()
-        self._target = target
-        self._actions = actions
-
-    def compose(self) -> ComposeResult:
-        """A list."""
-        with Container(id="act-box", classes="box") as box:
-            box.border_title = Text(text.clean(self._target))
-            yield OptionList(*[Option(label, id=id_) for id_, label in self._actions], markup=False)
-
-    def action_move(self, by: int) -> None:
-        """Move in the list."""
-        options = self.query_one(OptionList)
-        if by > 0:
-            options.action_cursor_down()
-        else:
-            options.action_cursor_up()
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Chosen."""
-        self.dismiss(event.option.id)
-
-    def action_close(self) -> None:
-        """Nothing."""
-        self.dismiss(None)

@@ -40,6 +40,6 @@ class EventsView(View):
         """The log's."""
         return self.log_lines.filter_text
 
-    def set_filter(self, words: str) -> None:
+    def set_filter(self, words: str, otherwise: str | None = None) -> None:
         """Filter the log."""
         self.log_lines.set_filter(words)

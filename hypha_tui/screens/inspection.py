@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from rich.text import Text
@@ -23,6 +24,7 @@ from hypha_tui.store.timeline import job_bar, job_moments, lease_lines, moment_l
 from hypha_tui.widgets.drawing import Drawing, Line
 from hypha_tui.widgets.pick_lines import PickLines
 from hypha_tui.widgets.task_log import TaskLog
+from hypha_tui.widgets.work import start
 from node.errors import HyphaError
 from node.views import JobView, LeaseHistory, LeaseView
 
@@ -240,12 +242,12 @@ class InspectorPane(Container):
             log = self._log_of()
             if log is not None and waited >= LOG_EVERY_S:
                 self._asked_at = look.now
-                self.run_worker(self._load_log(*log), group="ask", exclusive=True, exit_on_error=False)
+                start(self, partial(self._load_log, *log), "ask")
         elif self._tab == "Timeline" and kind == "lease" and self._item is not None:
             is_new = self._item.version != self._asked_version
             if waited >= HISTORY_EVERY_S or (is_new and waited >= HISTORY_LEAST_S):
                 self._asked_at, self._asked_version = look.now, self._item.version
-                self.run_worker(self._load_history(id_), group="ask", exclusive=True, exit_on_error=False)
+                start(self, partial(self._load_history, id_), "ask")
 
     async def _load_history(self, lease_id: str) -> None:
         try:

@@ -2,61 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Resize
+from textual.containers import Container
+from textual.events import Click, Resize
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Static
+from textual.widgets import Static
 
-from hypha_tui.client.jobfile import JobDraft
-from hypha_tui.keymap import KEYS, SCREENS, TITLES, find_command
-from hypha_tui.screens.curves import CurvesView
-from hypha_tui.screens.dialogs import ActMenu, ConfirmScreen, HelpScreen
-from hypha_tui.screens.events import EventsView
-from hypha_tui.screens.inspector import InspectorScreen
-from hypha_tui.screens.node import NodeView
-from hypha_tui.screens.overview import OverviewView
+from hypha_tui.client.drafts import DraftFile
+from hypha_tui.folders import state_folder
+from hypha_tui.keymap import KEYS, TITLES, find_command
+from hypha_tui.screens.acting import Acting
+from hypha_tui.screens.command_line import NO_FILES, CommandLine
+from hypha_tui.screens.copying import Copying
+from hypha_tui.screens.jump import Jump
+from hypha_tui.screens.panels import take_off, unzoom, zoom
+from hypha_tui.screens.places import Places
 from hypha_tui.screens.prompt import Prompt
-from hypha_tui.screens.slices import SlicesView
-from hypha_tui.screens.submit import SubmitScreen
-from hypha_tui.screens.view import TableView, View
+from hypha_tui.screens.view import View
+from hypha_tui.screens.views import Views
 from hypha_tui.store import text
-from hypha_tui.store.advance import advance
-from hypha_tui.store.cluster import FINISHED, Changes
+from hypha_tui.store.cluster import Changes
 from hypha_tui.store.columns import Look
-from hypha_tui.store.summary import title
+from hypha_tui.store.mentions import EVENT
 from hypha_tui.widgets import bars
-from hypha_tui.widgets.event_log import EventLog
 from hypha_tui.widgets.lines import Lines
 from hypha_tui.widgets.live_table import LiveTable
-from node.views import DatasetView, JobView, SubmitResult
+from hypha_tui.widgets.tape_line import tape_line
 
 if TYPE_CHECKING:
     from hypha_tui.screens.app import HyphaApp
+    from hypha_tui.screens.curves import CurvesView
+    from hypha_tui.screens.inspector import InspectorScreen
+    from hypha_tui.screens.palette import Choice
+    from hypha_tui.screens.slices import SlicesView
+    from hypha_tui.widgets.event_log import EventLog
+    from hypha_tui.widgets.pick_lines import PickLines
+    from hypha_tui.widgets.slice_field import SliceField
+    from node.views import SubmitResult
 
-FIRST = ("pane.next", "pane.previous", "command", "filter")
+FIRST: Final = ("pane.next", "pane.previous", "command", "filter")
 """Keys that act before the focused widget sees them, so that what is typed after `:` goes to the command line."""
 SMALLEST = (60, 16)
 MESSAGE_S = 6.0
-
-
-class JobsView(TableView):
-    """Jobs, each with its tasks, which have the room that the table does not need."""
-
-    scopes = ("table", "jobs")
-    _table_height = 0
-
-    def sync(self, changes: Changes | None) -> None:
-        """As tall a table as it has rows, up to two fifths of the screen."""
-        super().sync(changes)
-        rows = max(min(len(self.table.order) + 1, self.size.height * 2 // 5), 3)
-        height = 0 if self.screen.has_class("-wide") else rows
-        if height != self._table_height:
-            self._table_height = height
-            self.table.styles.height = height or "1fr"
 
 
 class MainScreen(Screen[None]):
@@ -65,61 +58,66 @@ class MainScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key.keys, key.action, key.label, id=key.id, show=False, priority=key.id in FIRST)
         for key in KEYS
-        if key.scope in ("main", "jobs", "curves") and key.id not in ("palette", "quit")
+        if key.scope in ("main", "replay") and key.id not in ("palette", "quit")
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (80, "-narrow"), (110, "-medium"), (160, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]
 
     def __init__(self, app: HyphaApp) -> None:
-        super().__init__(id="main")
+        super().__init__()
         self._app = app
-        drawing, look, wall = app.drawing, app.look, app.wall
+        drawing = app.drawing
         self._header = Lines(drawing, id="header")
         self._tabs = Lines(drawing, id="tabs")
         self._banner = Lines(drawing, id="banner")
+        self._tape = Lines(drawing, id="tape")
         self._status = Lines(drawing, id="status")
         self._keys = Lines(drawing, id="keys")
-        self.prompt = Prompt()
-        self.views: dict[str, View] = {
-            "overview": OverviewView(drawing, look, wall),
-            "peers": TableView("peers", "peer", drawing, look, sort="name", empty="no peers yet"),
-            "leases": TableView(
-                "leases", "lease", drawing, look, sort="worker", empty="no leases: no job asks for workers"
-            ),
-            "slices": SlicesView(drawing, look),
-            "jobs": JobsView("jobs", "job", drawing, look, sort="state", empty="no jobs: press a for a new one"),
-            "curves": CurvesView(drawing, look),
-            "events": EventsView(drawing, look, wall),
-            "node": NodeView(drawing, look, app.label, lambda: app.theme),
-        }
+        self.commands = CommandLine(app, self)
+        self.copying = Copying(app, self)
+        self.acting = Acting(app, self)
+        self.prompt = Prompt(self.commands.offer, app.recall)
+        self.jump: Jump | None = None
+        self.views = Views(app)
         self.current = "overview"
-        self._history: list[str] = []
+        self.places = Places(app, self)
         self._message = ("", -1e9)
+        self.tables: list[LiveTable] = []
+        self.arrived = asyncio.Event()
+        self.paints_at_once = False
+        self._once_ready: list[Callable[[], None]] = []
+        self.opened: InspectorScreen | None = None
         self._asked_to_leave_at = -1e9
-        self._draft = JobDraft("")
-        self._draft_path = ""
+        self._filter_before = ""
+        self._drafts = DraftFile(state_folder(app.environment))
 
     @property
     def view(self) -> View:
         """The view that is shown."""
         return self.views[self.current]
 
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The scopes of keys that are live here."""
+        replay = ("replay",) if getattr(self._app.client, "is_replay", False) else ()
+        return ("main", *replay, *self.view.scopes)
+
     def compose(self) -> ComposeResult:
         """From top to foot."""
         yield self._header
         yield self._tabs
         yield self._banner
-        with ContentSwitcher(id="body", initial="overview"):
-            yield from self.views.values()
+        yield self._tape
+        with Container(id="body"):
+            yield self.view
         yield Static(id="too-small", markup=False)
         yield self.prompt
         yield self._status
         yield self._keys
 
     def on_mount(self) -> None:
-        """Ready for keys."""
-        self.view.focus_first()
-        self.call_after_refresh(self.sync, None)
+        """With or without the header."""
+        self.set_class(not self._app.kept_layout.header, "-no-header")
 
     def on_resize(self, event: Resize) -> None:
         """Below the smallest size, say which size is needed."""
@@ -139,9 +137,15 @@ class MainScreen(Screen[None]):
             link = look.store.link.state
             self.set_class(link != "live", "-broken")
             self.set_class(link in ("stale", "refused"), "-stale")
-        if not self.has_class("-too-small"):
+        if not self.has_class("-too-small") and self.is_ready:
             self.view.sync(changes)
         self.sync_bars(look)
+
+    def on_idle(self) -> None:
+        """Paint what a tick changed at once: Textual's own timer for it would wake an idle terminal a second time."""
+        if self.paints_at_once and self._dirty_widgets:
+            self.paints_at_once = False
+            self._on_timer_update()
 
     def sync_bars(self, look: Look) -> None:
         """Header, tabs, banner, status, keys: a line is painted only when its text differs."""
@@ -149,34 +153,103 @@ class MainScreen(Screen[None]):
         if not width:
             return
         app = self._app
-        self._header.show(bars.header(look, app.label, app.wall(), width, hz=app.hz))
-        self._tabs.show([bars.tabs(self.current, width, "")])
+        self._header.show(bars.header(look, app.label, app.wall(), width, hz=app.hz, marks=self._marks()))
+        self._tabs.show([bars.tabs(self.current, width, "RO" if app.only_reads else "RW")])
         self._banner.show([bars.banner(look)])
-        message = self._message[0] if look.now - self._message[1] < MESSAGE_S else ""
+        self._show_tape(look)
+        message = self._message[0] if app.clock() - self._message[1] < MESSAGE_S else ""
         age = look.store.data_age_s(look.now)
         stale = f"data {text.age(age)} old" if look.store.is_stale and age is not None else ""
-        line = bars.status(self.view.state_line, message, self.view.filter_text, width, stale_for=stale)
+        waits = f"{app.keystrokes.text}_" if app.keystrokes.text else ""
+        line = bars.status(self.view.state_line, waits or message, self.view.filter_text, width, stale_for=stale)
         self._status.show([line])
-        self._keys.show([bars.keys(self.view.scopes, width, app.drawing)])
+        self._keys.show([bars.keys(app.keymap.footer(*self.scopes), width, readonly=app.only_reads)])
+
+    def _show_tape(self, look: Look) -> None:
+        """Where a recording is, while one is shown."""
+        replay = self._app.tapes.replay
+        self.set_class(replay is not None, "-tape")
+        if replay is not None:
+            self._tape.show([tape_line(replay, look.glyphs, self.size.width)])
+
+    def _marks(self) -> list[tuple[str, str]]:
+        """What the header says about the context."""
+        context = self._app.context
+        marks = [(f" {context.name}", "title")] if context.name else []
+        marks += [(" PRODUCTION", "lost")] if context.production else []
+        marks += self._app.tapes.mark
+        return marks + ([(" RO", "late")] if context.readonly else [])
+
+    def show_status(self) -> None:
+        """The lines around the body, now."""
+        self.sync_bars(self._app.look())
 
     def say(self, message: str) -> None:
         """Tell something in the status line for a while."""
-        self._message = (text.clean(message), self._app.look().now)
+        self._message = (text.clean(message), self._app.clock())
         self.sync_bars(self._app.look())
 
     # ---- moving about ---------------------------------------------------------------------------------------
 
-    def action_show(self, name: str, *, remember: bool = True) -> None:
+    def action_show(self, name: str) -> None:
         """Another screen."""
-        if name == self.current:
-            return
-        if remember:
-            self._history.append(self.current)
-        self.current = name
+        if self.places.to_screen(name):
+            self.show_screen(name)
+
+    def show_screen(self, name: str) -> None:
+        """Another screen, as a place that is no new one."""
+        before, self.current = self.view, name
         with self.app.batch_update():
-            self.query_one(ContentSwitcher).current = name
-            self.view.focus_first()
+            before.display = False
+            if self.is_ready:
+                self.view.display = True
+                self.view.focus_first()
+                self.arrived.set()
+            else:
+                self.arrived.clear()
+                self.query_one("#body").mount(self.view)
         self.call_after_refresh(self.sync, None)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the present view has all its parts; one that is shown for the first time has them a little later."""
+        return self.view.is_mounted
+
+    def once_ready(self, then: Callable[[], None]) -> None:
+        """Do something with the present view as soon as it shows something."""
+        if self.arrived.is_set():
+            then()
+        else:
+            self._once_ready.append(then)
+
+    def on_view_ready(self, event: View.Ready) -> None:
+        """A view is there for the first time: arrange it as it was, without the panels that were taken off."""
+        view = event.view
+        take_off(view, self._app.kept_layout.hidden.get(view.id or "", ()))
+        for table in view.query(LiveTable):
+            self.tables.append(table)
+            if table.id in self._app.arrangements:
+                table.arrange_as(self._app.arrangements[table.id])
+        if view is not self.view:
+            view.display = False
+            return
+        view.focus_first()
+        self.call_after_refresh(self._arrive)
+
+    def _arrive(self) -> None:
+        """Fill the new view; what waited for its rows goes on."""
+        self.sync(None)
+        self.arrived.set()
+        while self._once_ready:
+            self._once_ready.pop(0)()
+
+    def action_history(self, by: int) -> None:
+        """Back or forward."""
+        self.places.step(by)
+
+    def action_last_place(self) -> None:
+        """The place before this one, and with the same key back."""
+        self.places.last()
 
     def action_next_pane(self) -> None:
         """The next pane of this view."""
@@ -195,20 +268,38 @@ class MainScreen(Screen[None]):
             panes[(at + by) % len(panes)].focus()
             self.sync_bars(self._app.look())
 
+    def action_jump(self) -> None:
+        """A letter on every pane."""
+        self.jump = Jump(self, self.view.panes())
+        self.say("press the letter of a pane")
+
+    def end_jump(self, key: str) -> None:
+        """The letter that was pressed, or another key: then nothing moves."""
+        jump, self.jump = self.jump, None
+        self.say("" if jump is not None and jump.end(key) else "no pane has this letter")
+
+    def action_zoom(self) -> None:
+        """The pane with the focus alone, or all of them again."""
+        if not unzoom(self.view) and self.focused is not None and self.view in self.focused.ancestors_with_self:
+            zoom(self.view, self.focused)
+        self.call_after_refresh(self.sync, None)
+
     def action_back(self) -> None:
-        """Clear the filter, else go back one screen."""
-        if self.view.filter_text:
+        """Show all panes, else clear the filter, else go back one place."""
+        if unzoom(self.view):
+            self.call_after_refresh(self.sync, None)
+        elif self.view.filter_text:
             self.view.set_filter("")
             self.sync_bars(self._app.look())
-        elif self._history:
-            self.action_show(self._history.pop(), remember=False)
+        elif not self.places.is_at_root:
+            self.action_history(-1)
 
     def action_leave(self) -> None:
         """Back; at the root, twice within three seconds quits."""
-        if self._history:
-            self.action_show(self._history.pop(), remember=False)
+        if not self.places.is_at_root:
+            self.action_history(-1)
             return
-        now = self._app.look().now
+        now = self._app.clock()
         if now - self._asked_to_leave_at < 3.0:
             self.app.exit()
             return
@@ -217,23 +308,29 @@ class MainScreen(Screen[None]):
 
     def action_toggle_header(self) -> None:
         """Header off or on."""
+        self._app.keep_layout(replace(self._app.kept_layout, header=self.has_class("-no-header")))
         self.toggle_class("-no-header")
 
     def action_next_theme(self) -> None:
         """The next theme."""
-        self.say(f"theme {self._app.next_theme()}")
+        self.say(self._app.theme_choice.next())
 
     def action_refresh_now(self) -> None:
         """Ask for everything anew; also the way to try again after a refusal."""
         self._app.restart_stream()
         self.say("asking for everything anew")
+        self.sync(None)
 
     def action_help(self) -> None:
         """Keys for this place."""
-        self.app.push_screen(HelpScreen(self._app.drawing, TITLES[self.current], self.view.scopes))
+        from hypha_tui.screens.dialogs import HelpScreen
+
+        self.app.push_screen(HelpScreen(self._app.drawing, TITLES[self.current], self._app.keymap.of(*self.scopes)))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In an open prompt `:` and `/` are letters."""
+        if action.startswith("replay_"):
+            return self._app.tapes.replay is not None
         return not (action in ("command_line", "filter") and self.prompt.is_open)
 
     # ---- command line and filter ----------------------------------------------------------------------------
@@ -244,63 +341,74 @@ class MainScreen(Screen[None]):
 
     def action_filter(self) -> None:
         """Open the filter."""
-        self.prompt.open("/", self.view.filter_text)
+        self._filter_before = self.view.filter_text
+        self.prompt.open("/", self._filter_before)
 
     def on_prompt_edited(self, event: Prompt.Edited) -> None:
         """A filter as it is written; a closed prompt gives the focus back."""
         if event.mode == "/":
-            self.view.set_filter(event.value)
-        elif not event.closed:
+            self.view.set_filter(event.value, self._filter_before)
+        elif event.mode == ":" and not event.closed:
             _, matching = find_command(event.value.split(" ", 1)[0])
             self.say("  ".join(command.usage for command in matching[:5]))
         if event.closed:
             self.view.focus_first()
         self.sync_bars(self._app.look())
 
+    def on_prompt_choices(self, event: Prompt.Choices) -> None:
+        """What Tab found."""
+        more = f"  and {len(event.words) - 12} more" if len(event.words) > 12 else ""
+        self.say("  ".join(word.strip() for word in event.words[:12]) + more)
+
     def on_prompt_entered(self, event: Prompt.Entered) -> None:
         """Run it."""
         self.view.focus_first()
         if event.mode == "/":
-            self.view.set_filter(event.value)
+            self.view.set_filter(event.value, self._filter_before)
             self.sync_bars(self._app.look())
-        elif event.value.strip():
+        elif event.mode == "file" and event.value.strip():
+            self.copying.export(event.value.strip())
+        elif event.mode == ":" and event.value.strip():
+            self._app.keep_recall()
             self.run_command(event.value.strip())
 
     def run_command(self, line: str) -> None:
-        """A line of the command line. What is not certain is not run."""
-        word, _, rest = line.partition(" ")
-        command, matching = find_command(word)
-        if command is None:
-            names = ", ".join(one.name for one in matching)
-            self.say(f"{word}: which of {names}?" if matching else f"no command {word!r}; ? lists them")
-            return
-        rest = rest.strip()
-        match command.name:
-            case name if name in SCREENS:
-                self.action_show(name)
-                if rest:
-                    self.view.set_filter(rest)
-            case "job":
-                self._on_job(rest, self.open_inspector)
-            case "cancel":
-                self._on_job(rest, lambda _kind, id_: self.ask_to_cancel(id_))
-            case "resume":
-                self._on_job(rest, lambda _kind, id_: self.resume(id_))
-            case "submit":
-                self.open_form(rest)
-            case "theme":
-                self.say(self._app.set_theme(rest))
-            case "help":
-                self.action_help()
-            case _:
-                self.app.exit()
+        """A line of the command line."""
+        self.commands.run(line)
 
-    def _on_job(self, word: str, then: Callable[[str, str], None]) -> None:
-        jobs = [job for job in self._app.store.views(JobView) if word and word in (job.id, job.name)]
-        if len(jobs) == 1:
-            then("job", jobs[0].id)
+    # ---- copying, mouse ---------------------------------------------------------------------------------------
+
+    def action_copy_ids(self) -> None:
+        """Copy the ids."""
+        self.copying.ids()
+
+    def action_copy_json(self) -> None:
+        """Copy the objects."""
+        self.copying.as_json()
+
+    def action_export(self) -> None:
+        """Ask for the file to write the view to."""
+        self.prompt.open("file", f"{self.current}.csv")
+
+    async def run_choice(self, choice: Choice | None) -> None:
+        """What was chosen in the palette: the action of a key, or a command that may want an argument."""
+        if choice is None:
+            return
+        if choice.command:
+            self.prompt.open(":", f"{choice.command} ")
+            return
+        active = next((one for one in self.active_bindings.values() if one.binding.id == choice.key_id), None)
+        if active is None:
+            self.say("this key does nothing here")
         else:
-            self.say(f"{len(jobs)} jobs are called {word!r}; give the id" if jobs else f"no job {word!r}")
+            await self.app.run_action(active.binding.action, active.node)
+
+    def on_click(self, event: Click) -> None:
+        """A click on a tab shows its screen."""
+        if event.widget is self._tabs:
+            name = bars.tab_at(bars.tabs(self.current, self.size.width, ""), event.x)
+            if name:
+                self.action_show(name)
 
     # ---- objects --------------------------------------------------------------------------------------------
 
@@ -318,91 +426,95 @@ class MainScreen(Screen[None]):
         """Its order is in the status line."""
         self.sync_bars(self._app.look())
 
-    def on_event_log_changed(self, _event: EventLog.Changed) -> None:
+    def on_line_log_changed(self) -> None:
         """Whether it follows is in the status line."""
         self.sync_bars(self._app.look())
 
+    def on_line_log_opened(self, event: EventLog.Opened) -> None:
+        """An event in full."""
+        self.open_inspector(EVENT, str(event.number))
+
+    def on_pick_lines_opened(self, event: PickLines.Opened) -> None:
+        """A line of the inspector beside the table in full."""
+        from hypha_tui.screens.value import ValueScreen
+
+        self.app.push_screen(ValueScreen(self._app.drawing, self.current, event.words.strip()))
+
+    def on_slice_field_opened(self, event: SliceField.Opened) -> None:
+        """The worker that has a slice."""
+        self.open_inspector("peer", event.peer_id)
+
     def open_inspector(self, kind: str, object_id: str, tab: str = "Summary") -> None:
-        """One object in full."""
+        """One object in full; a place of the history."""
+        self.places.to_object(kind, object_id)
+        if self._app.inspector is not None:
+            self.app.pop_screen()
+        self.inspect(kind, object_id, tab)
+
+    def inspect(self, kind: str, object_id: str, tab: str = "Summary") -> None:
+        """The same, as a place that is no new one."""
+        from hypha_tui.screens.inspector import InspectorScreen
+
         app = self._app
-        self.app.push_screen(InspectorScreen(app.drawing, app.look, kind, object_id, app.client.logs, tab=tab))
+        self.opened = InspectorScreen(app.drawing, kind, object_id, tab=tab)
+        self.app.push_screen(self.opened)
 
     def action_job_curves(self) -> None:
         """The curves of the job under the cursor."""
         if self.current == "jobs" and self.view.selected is not None:
-            curves = cast("CurvesView", self.views["curves"])
-            curves.show_job(self.view.selected[1])
+            curves, job_id = cast("CurvesView", self.views["curves"]), self.view.selected[1]
             self.action_show("curves")
+            self.once_ready(lambda: curves.show_job(job_id))
 
-    def action_next_metric(self) -> None:
-        """Curves: the next metric."""
-        if isinstance(self.view, CurvesView):
-            self.view.next_metric()
-            self.sync_bars(self._app.look())
+    def action_replay_step(self, by: int) -> None:
+        """A recording: a frame on or back."""
+        self._app.tapes.step(by)
+        self.show_status()
 
-    def action_next_job(self) -> None:
-        """Curves: the next job."""
-        if isinstance(self.view, CurvesView):
-            self.view.next_job()
-            self.sync_bars(self._app.look())
+    def action_replay_play(self) -> None:
+        """A recording: play or pause."""
+        self._app.tapes.play()
+        self.show_status()
 
-    def action_log_axis(self) -> None:
-        """Curves: logarithmic axis. Elsewhere: the log of the job under the cursor."""
+    def on_curves_view_changed(self, _event: CurvesView.Changed) -> None:
+        """What the curves show is in the status line."""
+        self.show_status()
+
+    def action_object_log(self) -> None:
+        """The log of the job under the cursor, or of the task that runs under a lease."""
         selected = self.view.selected
-        if isinstance(self.view, CurvesView):
-            self.view.toggle_log()
-        elif selected is not None and selected[0] == "job":
-            self.open_inspector("job", selected[1], "Log")
+        if selected is not None and selected[0] in ("job", "lease"):
+            self.open_inspector(*selected, "Log")
+        else:
+            self.say("jobs and leases have a log")
+
+    def action_inspect_tab(self, tab: str) -> None:
+        """The object under the cursor, under a tab."""
+        if self.view.selected is not None:
+            self.open_inspector(*self.view.selected, tab)
+
+    def action_next_tab(self) -> None:
+        """Another tab of the inspector beside the table."""
+        from hypha_tui.screens.inspection import InspectorPane
+
+        for pane in self.view.query(InspectorPane).results():
+            pane.next_tab()
+
+    def action_related(self) -> None:
+        """What the object under the cursor has to do with, to jump there."""
+        from hypha_tui.screens.inspector import show_related
+
+        if self.view.selected is not None:
+            show_related(self._app, *self.view.selected, lambda one: self.open_inspector(one.kind, one.id))
+
+    def action_next_slices(self) -> None:
+        """Slices: the map of the next job."""
+        if self.current == "slices":
+            cast("SlicesView", self.view).next_job()
 
     def action_act(self) -> None:
-        """What can be done to the object under the cursor, as it is at this moment."""
-        selected = self.view.selected
-        job = self._app.store.get(JobView, selected[1]) if selected is not None and selected[0] == "job" else None
-        if job is None:
-            self.say("nothing can be done here; x works on jobs")
-            return
-        if job.state == "done":
-            self.say(f"job {job.name or job.id} is {job.state}; nothing is left to cancel")
-            return
-
-        def chosen(action: str | None) -> None:
-            if action == "cancel":
-                self.ask_to_cancel(job.id)
-            elif action == "resume":
-                self.resume(job.id)
-
-        name = title(job, self._app.look())
-        actions = [("resume", "resume the job")] if job.state in FINISHED else [("cancel", "cancel the job...")]
-        self.app.push_screen(ActMenu(name, actions), chosen)
-
-    def resume(self, job_id: str) -> None:
-        """Go on with a job. It destroys nothing, so nothing is asked."""
-        job = self._app.store.get(JobView, job_id)
-        if job is None or job.state not in FINISHED or job.state == "done":
-            self.say(f"job {job_id} has not failed and was not cancelled")
-            return
-        self._app.resume_job(job_id)
-
-    def ask_to_cancel(self, job_id: str) -> None:
-        """The one way to cancel a job: confirm, with the target named."""
-        job = self._app.store.get(JobView, job_id)
-        if job is None or job.state in FINISHED:
-            self.say(f"job {job_id} is not running")
-            return
-        unit, done, whole = advance(job)
-        details = [
-            f"job      {job.name or job.id}  ({job.id})",
-            f"state    {job.state}, {unit} {done} of {whole}",
-            f"workers  {job.workers} of {job.workers_wanted} will be released",
-            "It can be resumed later, from its last committed round.",
-        ]
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._app.cancel_job(job_id)
-
-        question = f"Cancel job {job.name or job.id}?"
-        self.app.push_screen(ConfirmScreen(self._app.drawing, question, details, "Cancel job"), answered)
+        """What can be done to the marked objects, or the one under the cursor, as they are at this moment."""
+        self.acting.menu(self.view.marked)
 
     def action_new_job(self) -> None:
         """The form for a new job."""
@@ -410,21 +522,20 @@ class MainScreen(Screen[None]):
             self.open_form("")
 
     def open_form(self, path: str) -> None:
-        """The form, with the draft that was left in it."""
-        if path:
-            self._draft, self._draft_path = JobDraft(""), path
-
-        def datasets() -> set[str]:
-            return {view.name for view in self._app.store.views(DatasetView)}
-
-        form = SubmitScreen(self._app.drawing, self._draft, self._app.client.submit, datasets, path=self._draft_path)
+        """The form, with the draft that was left in it; `path`: with that file or folder."""
+        app, selected = self._app, self.view.selected
+        job_id = selected[1] if selected is not None and selected[0] == "job" else ""
+        if not app.has_files:
+            self.say(NO_FILES)
+            return
 
         def closed(result: SubmitResult | None) -> None:
-            if result is None:
-                self._draft, self._draft_path = form.draft, form.path
-                return
-            self._draft, self._draft_path = JobDraft(""), ""
-            scheduler = self._app.store.name_of(result.scheduler)
-            self.say(f"job {result.job_id} is accepted by {scheduler}")
+            if result is not None:
+                self.say(f"job {result.job_id} is accepted by {app.store.name_of(result.scheduler)}")
 
+        from hypha_tui.screens.submit import SubmitScreen
+
+        form = SubmitScreen(
+            app.drawing, app.client, lambda: app.store, self._drafts, app.environment, path=path, job_id=job_id
+        )
         self.app.push_screen(form, closed)

@@ -1,8 +1,8 @@
-"""The line that opens under the body for `:` commands and `/` filters."""
+"""The line that opens under the body for `:` commands, `/` filters and the name of a file."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -10,11 +10,14 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from hypha_tui.keymap import find_command
+from hypha_tui.completion import Offer, common, complete
+from hypha_tui.recall import Recall
+
+MARKS: Final = {":": ":", "/": "/", "file": "write to"}
 
 
 class Prompt(Horizontal):
-    """One input, used for both. Tab completes a command; Enter runs what is written."""
+    """One input for all of them. Tab completes a command, its argument or a file; Enter runs what is written."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", show=False),
@@ -24,7 +27,7 @@ class Prompt(Horizontal):
     ]
 
     class Entered(Message):
-        """Enter: `mode` is `:` or `/`."""
+        """Enter: `mode` is `:`, `/` or `file`."""
 
         def __init__(self, mode: str, value: str) -> None:
             super().__init__()
@@ -40,12 +43,19 @@ class Prompt(Horizontal):
             self.value = value
             self.closed = closed
 
-    def __init__(self) -> None:
+    class Choices(Message):
+        """Tab: what the line could become."""
+
+        def __init__(self, words: tuple[str, ...]) -> None:
+            super().__init__()
+            self.words = words
+
+    def __init__(self, offer: Offer, recall: Recall) -> None:
         super().__init__(id="prompt")
         self.mode = ":"
         self._before = ""
-        self._history: list[str] = []
-        self._at = 0
+        self._offer = offer
+        self._recall = recall
         self._mark = Static(":", id="prompt-mark", markup=False)
         self._input = Input(id="prompt-input")
         self._input.cursor_blink = False
@@ -61,11 +71,12 @@ class Prompt(Horizontal):
         return self.has_class("-open")
 
     def open(self, mode: str, value: str = "") -> None:
-        """Show it for a command or a filter."""
+        """Show it for a command, a filter or a file."""
         self.mode = mode
         self._before = value
-        self._at = len(self._history)
-        self._mark.update(mode)
+        self._recall.rest()
+        self._mark.update(MARKS[mode])
+        self._mark.styles.width = len(MARKS[mode]) + 1
         with self.prevent(Input.Changed):
             self._input.value = value
         self._input.cursor_position = len(value)
@@ -87,7 +98,7 @@ class Prompt(Horizontal):
         """Run it."""
         event.stop()
         if self.mode == ":" and event.value.strip():
-            self._history.append(event.value)
+            self._recall.add(event.value)
         self.close()
         self.post_message(self.Entered(self.mode, event.value))
 
@@ -97,31 +108,23 @@ class Prompt(Horizontal):
         self.post_message(self.Edited(self.mode, self._before, closed=True))
 
     def action_complete(self) -> None:
-        """Complete the command's name as far as it is certain."""
-        if self.mode != ":":
-            return
-        word, space, _ = self._input.value.partition(" ")
-        command, matching = find_command(word)
-        if space or not matching:
-            return
-        names = [one.name for one in matching]
-        common = command.name + " " if command is not None else _common(names)
-        self._input.value = common
-        self._input.cursor_position = len(common)
+        """Complete as far as it is certain, and tell what there is to choose from."""
+        line = self._input.value
+        if self.mode == ":":
+            done = complete(line, self._offer)
+            self._write(done.line)
+            self.post_message(self.Choices(done.choices))
+        elif self.mode == "file":
+            files = tuple(self._offer("file", line))
+            self._write(common(files) if files else line)
+            self.post_message(self.Choices(files))
 
     def action_recall(self, by: int) -> None:
         """Earlier commands."""
-        if self.mode != ":" or not self._history:
-            return
-        self._at = min(max(self._at + by, 0), len(self._history))
-        self._input.value = self._history[self._at] if self._at < len(self._history) else ""
-        self._input.cursor_position = len(self._input.value)
+        line = self._recall.move(by) if self.mode == ":" else None
+        if line is not None:
+            self._write(line)
 
-
-def _common(names: list[str]) -> str:
-    """The longest beginning that all have."""
-    shortest, longest = min(names), max(names)
-    for number, character in enumerate(shortest):
-        if longest[number] != character:
-            return shortest[:number]
-    return shortest
+    def _write(self, line: str) -> None:
+        self._input.value = line
+        self._input.cursor_position = len(line)

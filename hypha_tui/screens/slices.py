@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from rich.text import Text
@@ -21,6 +22,7 @@ from hypha_tui.store.flows import flow_lines, flows
 from hypha_tui.widgets.drawing import Drawing
 from hypha_tui.widgets.live_table import LiveTable
 from hypha_tui.widgets.slice_field import SliceField
+from hypha_tui.widgets.work import start
 from node.errors import HyphaError
 from node.views import DatasetView, JobView, SliceMap
 
@@ -101,9 +103,9 @@ class SlicesView(View):
         """Of the pane that has the focus."""
         return self._pane.filter_text
 
-    def set_filter(self, words: str) -> None:
+    def set_filter(self, words: str, otherwise: str | None = None) -> None:
         """Filter the pane that has the focus."""
-        self._pane.set_filter(words)
+        self._pane.set_filter(words, otherwise)
 
     @property
     def selected(self) -> Target | None:
@@ -160,7 +162,7 @@ class SlicesView(View):
         counts = (job.epoch, *sorted(job.slices.items()))
         if counts != self._asked_for and look.now - self._asked_at >= ASK_EVERY_S:
             self._asked_at, self._asked_for = look.now, counts
-            self.run_worker(self._load(job.id), group="slices", exclusive=True, exit_on_error=False)
+            start(self, partial(self._load, job.id), "slices")
 
     async def _load(self, job_id: str) -> None:
         try:

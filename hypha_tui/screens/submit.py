@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from msgspec.structs import replace
 from textual.app import ComposeResult
@@ -32,6 +33,7 @@ from hypha_tui.store.dryrun import dry_run, name_note, what
 from hypha_tui.store.matching import datasets_line, matching
 from hypha_tui.widgets.drawing import Drawing, Line
 from hypha_tui.widgets.lines import Lines
+from hypha_tui.widgets.work import start
 from node.errors import HyphaError
 from node.jobspec import JobSpec
 from node.views import DatasetView, JobView, PeerView, SubmitResult
@@ -268,12 +270,12 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
 
     def action_edit(self) -> None:
         """The text in the user's own editor."""
-        self._start(self._edit())
+        self._start(self._edit)
 
     def action_dry_run(self) -> None:
         """All that can be said without sending anything."""
         if self._is_whole():
-            self._start(self._try(check(self._area.text)))
+            self._start(partial(self._try, check(self._area.text)))
 
     def action_compare(self) -> None:
         """What is otherwise than in an earlier job."""
@@ -288,7 +290,7 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
         """Send it, if there is nothing against it. While it is being sent, once is enough."""
         if not self._is_sending and self._is_whole():
             self._is_sending = True
-            self._start(self._send())
+            self._start(self._send)
 
     def _is_whole(self) -> bool:
         problem = self.problem
@@ -296,16 +298,16 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
             self._tell(problem)
         return not problem
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self.run_worker(self._telling(work), group="form")
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        start(self, partial(self._telling, work), "form", exclusive=False, fatal=True)
 
-    async def _telling(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _telling(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except HyphaError as error:
             self._tell(str(error))
 
-    def _choose(self, title: str, then: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+    def _choose(self, title: str, then: Callable[[str], Awaitable[None]]) -> None:
         jobs = self._store().jobs_by_activity()
         if not jobs:
             self._tell("the cluster knows no earlier job")
@@ -313,7 +315,7 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
 
         def chosen(job_id: str | None) -> None:
             if job_id:
-                self._start(then(job_id))
+                self._start(partial(then, job_id))
 
         self.app.push_screen(JobChoice(title, jobs, self._job_id), chosen)
 

@@ -6,16 +6,14 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from textual.app import ComposeResult
 from textual.containers import Container
+from textual.message import Message
 from textual.widget import Widget
 
-from hypha_tui.screens.inspection import InspectorPane
 from hypha_tui.store.cluster import Changes
-from hypha_tui.store.columns import COLUMNS, Look, screen_columns
+from hypha_tui.store.columns import Look
 from hypha_tui.widgets.drawing import Drawing
 from hypha_tui.widgets.live_table import LiveTable
-from node.views import AnyView
 
 PANES: Final = "LiveTable, LineLog, SliceField, PickLines"
 """Widgets that take the focus."""
@@ -29,10 +27,21 @@ class View(Container):
 
     scopes: tuple[str, ...] = ()
 
+    class Ready(Message):
+        """Everything in it is there, for the first time."""
+
+        def __init__(self, view: View) -> None:
+            super().__init__()
+            self.view = view
+
     def __init__(self, name: str, drawing: Drawing, look: Callable[[], Look]) -> None:
         super().__init__(id=name)
         self.drawing = drawing
         self.look = look
+
+    def on_mount(self) -> None:
+        """Tell the main screen."""
+        self.post_message(self.Ready(self))
 
     def sync(self, changes: Changes | None) -> None:
         """Show what changed; None: everything may have."""
@@ -48,8 +57,8 @@ class View(Container):
         """The filter in force."""
         return ""
 
-    def set_filter(self, words: str) -> None:
-        """Narrow what is shown, where that makes sense."""
+    def set_filter(self, words: str, otherwise: str | None = None) -> None:
+        """Narrow what is shown, where that makes sense. `otherwise`: the filter that holds where this one is none."""
 
     @property
     def selected(self) -> Target | None:
@@ -113,80 +122,3 @@ class View(Container):
         panes = self.panes()
         if panes:
             panes[0].focus()
-
-
-class TableView(View):
-    """A live table, and beside or below it the summary of the row under the cursor where there is room."""
-
-    scopes: tuple[str, ...] = ("table",)
-
-    def __init__(
-        self, name: str, kind: str, drawing: Drawing, look: Callable[[], Look], *, sort: str, empty: str
-    ) -> None:
-        super().__init__(name, drawing, look)
-        self.table = LiveTable(kind, screen_columns(kind), drawing, look, sort=sort, empty=empty, id=f"{name}-table")
-        self.detail = InspectorPane(drawing)
-
-    def compose(self) -> ComposeResult:
-        """Table and detail."""
-        with Container(classes="split"):
-            yield self.table
-            yield self.detail
-
-    def sync(self, changes: Changes | None) -> None:
-        """The table, and the row that is told in full."""
-        self.table.sync(changes)
-        if not self.table.is_frozen:
-            self.show_detail()
-
-    def show_detail(self) -> None:
-        """Tell the row under the cursor in full."""
-        if not self.detail.display:
-            return
-        self.detail.inspect(*(self.selected or ("", "")))
-        self.detail.sync()
-
-    def selected_view(self) -> AnyView | None:
-        """The object under the cursor, as it is now."""
-        if self.table.cursor_id is None:
-            return None
-        item = self.look().store.items(self.table.kind).get(self.table.cursor_id)
-        return None if item is None else item.view
-
-    def on_live_table_moved(self, _message: LiveTable.Moved) -> None:
-        """Another row: another detail."""
-        self.show_detail()
-
-    @property
-    def state_line(self) -> str:
-        """The table's."""
-        return self.table.state_line
-
-    @property
-    def filter_text(self) -> str:
-        """The table's."""
-        return self.table.filter_text
-
-    def set_filter(self, words: str) -> None:
-        """Filter the table."""
-        self.table.set_filter(words)
-        self.show_detail()
-
-    @property
-    def selected(self) -> Target | None:
-        """The table's cursor."""
-        return None if self.table.cursor_id is None else (self.table.kind, self.table.cursor_id)
-
-    def select(self, target: Target) -> None:
-        """Put the table's cursor on an object."""
-        if target[0] == self.table.kind:
-            self.table.select(target[1])
-
-    def export_rows(self) -> tuple[list[str], list[list[str]]]:
-        """The rows that the filter leaves, in their order, with every column."""
-        look, columns = self.look(), COLUMNS[self.table.kind]
-        items = look.store.items(self.table.kind)
-        views = [items[id_].view for id_ in self.table.order if id_ in items]
-        return [column.key for column in columns], [
-            [column.cell(view, look)[0] for column in columns] for view in views
-        ]

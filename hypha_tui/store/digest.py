@@ -14,6 +14,7 @@ from node.views import DatasetView, JobView, LeaseView, PeerView, TransferView
 
 Line = list[Cell]
 SOON_S: Final = 5.0
+STEP_S: Final = 10.0
 NEXT: Final = 12
 SLICE_TONES: Final = {"used": "done", "assigned": "busy", "available": "ok"}
 UPWARDS: Final = frozenset({"update", "artifact"})
@@ -49,7 +50,9 @@ def leases_digest(look: Look, width: int) -> list[Line]:
         what = f"{look.store.name_of(lease.worker)} {look.glyphs.dot} {lease.executor}"
         name = text.fit(what if width >= 40 else what.split()[0], max(width - bar_width - 8, 6), mark=look.glyphs.cut)
         share = left / lease.duration_s if lease.duration_s else 0.0
-        lines.append([(f"{name} ", "text"), (f"{look.glyphs.bar(share, bar_width)} {left:4.1f}s", tone)])
+        # One that is overdue for long is not worth a line painted each second.
+        told = f"{left:4.1f}s" if left > -STEP_S else f"-{text.age(-left // STEP_S * STEP_S)}"
+        lines.append([(f"{name} ", "text"), (f"{look.glyphs.bar(share, bar_width)} {told}", tone)])
     return lines
 
 

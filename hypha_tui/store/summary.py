@@ -101,6 +101,9 @@ def _peer(peer: PeerView, look: Look) -> list[Line]:
         lines.append(_row("price", (f"{peer.price:.2f} an hour", "text"), (floor, "dim")))
     if peer.gpu_name:
         lines.append(_row("gpu", (peer.gpu_name, "text")))
+    if peer.mounts:
+        shown = [mount.path if mount.read_only else f"{mount.path} (writable)" for mount in peer.mounts]
+        lines.append(_row("mounts", (", ".join(shown), "text")))
     if "worker" in peer.roles:
         lines.append(_row("leases", (f"{held} held, {len(leases)} in all", "text")))
     return lines + [_row("address" if number == 0 else "", (a, "text")) for number, a in enumerate(peer.addresses)]

@@ -180,9 +180,10 @@ class LiveTable(ScrollView, can_focus=True):
         visible = self._visible()
         self._check(visible if changes.second else [id_ for id_ in visible if id_ in dirty], look)
 
-    def set_filter(self, words: str) -> None:
-        """Show only rows that match (see `store/filters.py`). One that cannot be understood leaves that in force."""
-        self._filtering.set(words, self.look())
+    def set_filter(self, words: str, otherwise: str | None = None) -> None:
+        """Show only rows that match (see `store/filters.py`). Where that cannot be understood, those that match
+        `otherwise`, or what is shown already."""
+        self._filtering.set(words, self.look(), otherwise)
 
     def select(self, object_id: str) -> None:
         """Put the cursor on an object, if it is shown."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hypha_tui.store.columns import Look
 from hypha_tui.store.filters import Filter, FilterError, parse
 from hypha_tui.store.rows import SLICE
+from hypha_tui.widgets.work import start
 
 if TYPE_CHECKING:
     from hypha_tui.widgets.live_table import LiveTable
@@ -22,13 +24,16 @@ class TableFilter:
         self._table = table
         self._on_done = on_done
 
-    def set(self, words: str, look: Look) -> None:
-        """Put another filter in force, at once or after a pass in slices."""
+    def set(self, words: str, look: Look, otherwise: str | None = None) -> None:
+        """Put another filter in force, at once or after a pass in slices. One that cannot be understood is told of,
+        and puts `otherwise` in force, or leaves the present one."""
         before, self.problem = self.problem, ""
         try:
             chosen = parse(words, self._table.columns)
         except FilterError as error:
             self.problem = str(error)
+            if otherwise is not None and otherwise != self._table.filter_text:
+                self._pass(look, parse(otherwise, self._table.columns))
             self._table.post_message(self._table.Arranged())
             return
         if chosen.words != self._table.filter_text:
@@ -45,7 +50,7 @@ class TableFilter:
         words = rows.filter_text if chosen is None else chosen.words
         is_long = bool(words) and len(look.store.items(rows.kind)) > SLICE and self._table.is_attached
         if is_long:
-            self._table.run_worker(self._slowly(chosen), group="filter", exclusive=True, exit_on_error=False)
+            start(self._table, partial(self._slowly, chosen), "filter")
             return
         if self._table.is_attached:
             self._table.workers.cancel_group(self._table, "filter")

@@ -10,11 +10,13 @@ import math
 import random
 import sys
 import time
+import tomllib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypha_tui.client.jobfile import Body
-from node.errors import HyphaError
+from node.errors import HyphaError, Refused
 from node.views import (
     AnyView,
     ClusterView,
@@ -23,10 +25,15 @@ from node.views import (
     Event,
     Frame,
     JobView,
+    LeaseHistory,
+    LeaseMark,
     LeaseView,
     LogChunk,
     PeerView,
     Point,
+    SliceHolder,
+    SliceMap,
+    SlicePart,
     Snapshot,
     SubmitResult,
     TaskView,
@@ -266,6 +273,10 @@ class FakeClient:
     submitted: list[Body] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     resumed: list[str] = field(default_factory=list)
+    acts: list[tuple[str, str]] = field(default_factory=list)
+    """What else was asked for, and of what."""
+    refused: dict[str, HyphaError] = field(default_factory=dict)
+    """Objects of which nothing is done, and why."""
     refusal: HyphaError | None = None
     connections: int = 0
     seq: int = 0
@@ -319,6 +330,34 @@ class FakeClient:
         """The past of a job's curves."""
         return [point for point in self.history if point.job_id == job_id]
 
+    async def spec(self, job_id: str) -> dict[str, Any]:
+        """A job's file: of one that is known, `WHOLE_JOB` with its name."""
+        if job_id not in {item.id for item in self.items if isinstance(item, JobView)}:
+            raise Refused("unknown", f"no job {job_id}")
+        return tomllib.loads(WHOLE_JOB) | {"name": job_id}
+
+    async def lease_history(self, lease_id: str) -> LeaseHistory:
+        """The life of a lease that is renewed every three seconds."""
+        if all(item.id != lease_id for item in self.items if isinstance(item, LeaseView)):
+            raise Refused("unknown", f"no lease {lease_id}")
+        renewals = [LeaseMark(name="renewed", age_s=1.5 + 3.0 * number) for number in range(8, -1, -1)]
+        marks = [
+            LeaseMark(name="offered", age_s=33.4, text="offered to job diloco-7 at 1.2"),
+            LeaseMark(name="accepted", age_s=33.0),
+            LeaseMark(name="dispatched", age_s=32.5, text="task diloco-7.0.1"),
+        ]
+        return LeaseHistory(lease_id=lease_id, marks=[*marks, *renewals], next_renewal_s=1.5)
+
+    async def slice_map(self, job_id: str) -> SliceMap:
+        """Slices in every state."""
+        if job_id not in {item.id for item in self.items if isinstance(item, JobView)}:
+            raise Refused("unknown", f"no job {job_id}")
+        parts = [SlicePart(slice=9 + number, rows=2048, assigned=2048, holder=number) for number in range(4)]
+        parts.append(SlicePart(slice=13, rows=2048, used=512))
+        holders = [SliceHolder(task_id=f"{job_id}.0.{number}", peer_id=peer_id(4 + number)) for number in range(4)]
+        states = "u" * 9 + "aaaa" + "p" + "." * 10
+        return SliceMap(job_id=job_id, dataset="stdlib-bytes", pass_=1, states=states, parts=parts, holders=holders)
+
     async def logs(self, job_id: str, task_id: str = "", lines: int = 200) -> list[LogChunk]:
         """Two lines."""
         return [LogChunk(task_id=f"{job_id}-train-1", peer_id=peer_id(4), lines=["epoch 1", "loss 2.113 \x1b[31mred"])]
@@ -334,9 +373,37 @@ class FakeClient:
         """Noted."""
         self.cancelled.append(job_id)
 
+    async def close(self) -> None:
+        """Nothing to close."""
+
     async def resume(self, job_id: str) -> None:
         """Noted."""
         self.resumed.append(job_id)
+
+    async def pause(self, job_id: str) -> None:
+        """Noted, or refused."""
+        self._act("pause", job_id)
+
+    async def release(self, lease_id: str) -> None:
+        """Noted, or refused."""
+        self._act("release", lease_id)
+
+    async def cordon(self, peer_id: str) -> None:
+        """Noted, or refused."""
+        self._act("cordon", peer_id)
+
+    async def uncordon(self, peer_id: str) -> None:
+        """Noted, or refused."""
+        self._act("uncordon", peer_id)
+
+    async def drain(self, peer_id: str) -> None:
+        """Noted, or refused."""
+        self._act("drain", peer_id)
+
+    def _act(self, name: str, id_: str) -> None:
+        if id_ in self.refused:
+            raise self.refused[id_]
+        self.acts.append((name, id_))
 
 
 def fake_client(workers: int = 4) -> FakeClient:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from textual.pilot import Pilot
 
+from hypha_tui.client.api import Client
+from hypha_tui.client.endpoint import Endpoint
 from hypha_tui.client.link import Backoff
+from hypha_tui.config import Settings
+from hypha_tui.contexts import Contexts
 from hypha_tui.screens.app import HyphaApp
 from tests.terminal.feed import FakeClient, fake_client
 
@@ -27,11 +31,11 @@ class Clock:
 
 
 class NoWait(Backoff):
-    """Tries again at once."""
+    """Tries again soon; not at once, or a dead link leaves no time for anything else."""
 
     def next_wait_s(self) -> float:
         super().next_wait_s()
-        return 0.0
+        return 0.02
 
 
 @dataclass
@@ -81,6 +85,9 @@ async def terminal(
     environment: dict[str, str] | None = None,
     theme: str = "",
     ascii_only: bool = False,
+    settings: Settings | None = None,
+    contexts: Contexts | None = None,
+    open_client: Callable[[Endpoint, bool], Client] | None = None,
 ) -> AsyncIterator[Terminal]:
     """A terminal that shows a cluster with so many workers."""
     client = client or fake_client(workers)
@@ -94,6 +101,9 @@ async def terminal(
         clock=clock,
         wall=lambda: 1_700_000_000.0 + clock.now,
         backoff=NoWait(),
+        settings=settings,
+        contexts=contexts,
+        open_client=open_client,
     )
     async with app.run_test(size=size) as pilot:
         found = Terminal(app, client, pilot, clock)

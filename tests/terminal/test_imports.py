@@ -17,7 +17,14 @@ def modules_after(statement: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "module",
-    ["hypha_tui.store.cluster", "hypha_tui.store.summary", "hypha_tui.store.glyphs", "hypha_tui.commands"],
+    [
+        "hypha_tui.store.cluster",
+        "hypha_tui.store.summary",
+        "hypha_tui.store.glyphs",
+        "hypha_tui.commands",
+        "hypha_tui.lists",
+        "hypha_tui.reports",
+    ],
 )
 def test_store_and_commands_never_import_textual(module: str) -> None:
     assert "textual" not in modules_after(f"import {module}")

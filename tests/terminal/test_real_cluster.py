@@ -166,5 +166,7 @@ def test_a_killed_worker_is_shown_unreachable_and_its_leases_end(cluster: LocalC
         terminal.wait("held 3")
         cluster.kill("worker-1")
         terminal.wait("unreachable 1", "worker 0/1", within_s=8.0)
+        terminal.press("3")
+        terminal.wait("✕ expired", "its worker cannot be asked")
         terminal.press("2")
         terminal.wait("✕ unreachable")

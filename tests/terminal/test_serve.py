@@ -78,6 +78,12 @@ async def served(socket: Path, sessions: int = 1) -> AsyncIterator[Served]:
         await runner.cleanup()
 
 
+def session_process() -> psutil.Process:
+    """The process of the one terminal that is served."""
+    (found,) = [one for one in psutil.Process().children() if any("hypha_tui.serve" in word for word in one.cmdline())]
+    return found
+
+
 async def test_without_the_link_nothing_is_served() -> None:
     async with served(Path("/nowhere")) as browser:
         for path in ("/", "/static/js/textual.js", "/download/x", "/ws", "/?token=wrong", "/focus.js"):
@@ -122,7 +128,7 @@ async def test_a_session_looks_and_cannot_change_and_ends_with_its_socket(tmp_pa
             await browser.enter()
             async with browser.http.ws_connect(f"{browser.origin}/ws?width=100&height=30", origin=browser.origin) as ws:
                 await read_until(ws, lambda text: "lease.renewed" in text)
-                child = psutil.Process().children()[0]
+                child = session_process()
                 assert not any("n.sock" in word for word in (*child.cmdline(), *child.environ().values()))
                 assert await browser.refused(browser.origin) == 503, "one terminal is the limit here"
                 assert await browser.status("/") == 503
@@ -158,6 +164,6 @@ async def test_serving_ends_its_sessions_when_it_ends(tmp_path: Path) -> None:
             await browser.enter()
             ws = await browser.http.ws_connect(f"{browser.origin}/ws", origin=browser.origin)
             await read_until(ws, lambda text: "hypha" in text)
-            child = psutil.Process().children()[0]
+            child = session_process()
         gone = await asyncio.to_thread(psutil.wait_procs, [child], 5)
         assert gone[0]

@@ -25,7 +25,7 @@ def test_a_base_module_imports_nothing_heavy(module: str) -> None:
     assert not loaded & set(PROGRAMS[module])
 
 
-@pytest.mark.parametrize("module", ["node.cli", "hypha_tui.cli"])
+@pytest.mark.parametrize("module", ["node.cli", "hypha_tui"])
 def test_version_is_printed_without_heavy_imports(module: str) -> None:
     program = (
         "import runpy, sys\nsys.argv = ['x', '--version']\n"

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from hypha_tui.client import jobfile
+from hypha_tui.client import jobfields, jobfile, tomledit
 from hypha_tui.client.api import COMMAND_HEADER, ApiClient, connected
 from hypha_tui.client.endpoint import Connection, Endpoint, resolve
 from hypha_tui.client.follow import follow
@@ -89,16 +89,16 @@ def test_an_endless_event_is_refused() -> None:
 
 
 def test_fields_are_read_and_changed_and_an_unchanged_text_keeps_its_comments() -> None:
-    fields = jobfile.fields_of(JOB)
+    fields = jobfields.fields_of(JOB)
     assert (fields.name, fields.dataset, fields.workers, fields.rounds) == ("tiny", "bytes", 2, 3)
-    assert jobfile.with_fields(JOB, fields) == JOB
-    changed = jobfile.with_fields(JOB, jobfile.JobFields("big", "words", 5, 9))
-    assert jobfile.fields_of(changed) == jobfile.JobFields("big", "words", 5, 9)
+    assert jobfields.with_fields(JOB, fields) == JOB
+    changed = jobfields.with_fields(JOB, jobfields.JobFields("big", "words", 5, 9))
+    assert jobfields.fields_of(changed) == jobfields.JobFields("big", "words", 5, 9)
 
 
 def test_fields_of_a_node_configuration_are_those_of_its_scheduler_job() -> None:
     text = '[scheduler.job]\ndataset_name = "bytes"\n[scheduler.job.rounds]\nupdate_rounds = 3\n'
-    changed = jobfile.with_fields(text, jobfile.JobFields("n", "bytes", 4, 3))
+    changed = jobfields.with_fields(text, jobfields.JobFields("n", "bytes", 4, 3))
     assert tomllib.loads(changed)["scheduler"]["job"]["resources"] == {"num_workers": 4}
 
 
@@ -110,7 +110,7 @@ def test_what_is_dumped_reads_back_the_same() -> None:
         "many": [{"type": "GPU", "min": 10}, {"kind": "x", "deep": {"y": 1}}],
         "mixed": [{"a": 1}, 2],
     }
-    assert tomllib.loads(jobfile.dump(document)) == document
+    assert tomllib.loads(tomledit.dump(document)) == document
 
 
 def test_a_folder_is_packed_without_what_is_not_of_the_job(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hypha_tui import commands
+from hypha_tui import commands, lists, steering_commands
 from hypha_tui.cli import run
 from hypha_tui.client.endpoint import Endpoint
+from hypha_tui.listing import Listing
 from node.errors import Refused
 from node.version import __version__
 from node.views import Problem
@@ -68,7 +69,7 @@ async def test_json_is_one_document_and_a_table_has_the_columns(
 ) -> None:
     async with served(tmp_path):
         endpoint = Endpoint(socket=tmp_path / "s")
-        assert await commands.show(endpoint, "jobs", as_json=True) == 0
+        assert await lists.objects(endpoint, "jobs", Listing(as_json=True)) == 0
         (found,) = json.loads(capsys.readouterr().out)
         assert (found["kind"], found["id"], found["round"]) == ("job", "diloco-7", 12)
 
@@ -85,10 +86,10 @@ async def test_submit_prints_the_id_and_nothing_else(tmp_path: Path, capsys: pyt
 async def test_a_job_is_found_by_the_beginning_of_its_id_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
     async with served(tmp_path) as (node, _):
         endpoint = Endpoint(socket=tmp_path / "s")
-        assert await commands.cancel(endpoint, "diloco", as_json=True) == 0
+        assert await steering_commands.steer_job(endpoint, "cancel", "diloco", as_json=True) == 0
         assert node.requests[-1][1] == "/api/v1/jobs/diloco-7/cancel"
         with pytest.raises(Refused, match="no job 'other'"):
-            await commands.cancel(endpoint, "other", as_json=True)
+            await steering_commands.steer_job(endpoint, "cancel", "other", as_json=True)
         node.problem = Problem(status=409, code="conflict", title="x", detail="the job is over")
         with pytest.raises(Refused, match="the job is over"):
-            await commands.cancel(endpoint, "diloco", as_json=True)
+            await steering_commands.steer_job(endpoint, "cancel", "diloco", as_json=True)

@@ -6,12 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from hypha_tui.client.link import LinkState
-from hypha_tui.screens.slices import slice_lines
 from hypha_tui.store import text
 from hypha_tui.store.cluster import EVENTS_KEPT, ClusterStore
-from hypha_tui.store.columns import COLUMNS, Look, plan
+from hypha_tui.store.columns import COLUMNS, Look
 from hypha_tui.store.glyphs import ASCII, UNICODE, glyphs_for
+from hypha_tui.store.plans import plan
 from hypha_tui.store.series import CAPACITY, Series
+from hypha_tui.store.slicemap import pass_line
 from hypha_tui.widgets.plot import Curve, draw
 from node.views import Delta, Event, Point, Snapshot
 from tests.terminal.feed import cluster_items, job, lease, peers
@@ -99,8 +100,8 @@ def test_a_series_keeps_the_extremes_however_many_points_it_holds() -> None:
     assert len(series) <= CAPACITY + 512
     parts = [part for part in series.columns(series.first_x, series.last_x, 40) if part is not None]
     assert len(parts) == 40
-    assert max(high for _, high in parts) == 1_000.0
-    assert min(low for low, _ in parts) == 0.0
+    assert max(part.high for part in parts) == 1_000.0
+    assert min(part.low for part in parts) == 0.0
 
 
 def test_a_series_at_every_zoom_agrees_with_its_points() -> None:
@@ -110,7 +111,7 @@ def test_a_series_at_every_zoom_agrees_with_its_points() -> None:
         series.put(float(n), value)
     for start, end in ((0, 3_999), (100, 3_000), (3_900, 3_999)):
         parts = [part for part in series.columns(start, end, 30) if part is not None]
-        assert max(high for _, high in parts) == max(values[start : end + 1])
+        assert max(part.high for part in parts) == max(values[start : end + 1])
 
 
 def test_points_out_of_order_find_their_place_and_a_second_value_replaces_the_first() -> None:
@@ -130,7 +131,7 @@ def test_a_curve_falls_from_the_upper_left_to_the_lower_right() -> None:
     assert all(len(line) <= 60 for line in lines)
     assert lines[1].index("*") < lines[8].rindex("*")
     assert lines[1].lstrip().startswith("20.00")
-    assert lines[-1].split() == ["0", "round", "19"]
+    assert lines[-1].split() == ["0", "5", "10", "15", "round", "20"]
 
 
 def test_a_curve_of_strange_values_is_still_drawn() -> None:
@@ -159,8 +160,7 @@ def test_every_column_of_every_kind_has_text() -> None:
 def test_the_rows_of_an_epoch_are_told_in_full_whatever_the_width(width: int) -> None:
     counts = {"available": 1_200_300, "assigned": 40_500, "used": 98_700}
     store = ClusterStore()
-    store.apply(Snapshot(seq=1, items=[replace(job(), slices=counts)]), 100.0)
-    (line,) = slice_lines(Look(store, 101.0, ASCII), width)
+    line = pass_line(replace(job(), slices=counts), Look(store, 101.0, ASCII), width)
     words = "".join(part for part, _ in line)
     assert len(words) == width
     assert words.endswith("used 98,700  assigned 40,500  available 1,200,300")

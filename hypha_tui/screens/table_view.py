@@ -1,0 +1,93 @@
+"""A screen of one live table, with the row under the cursor told in full beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.app import ComposeResult
+from textual.containers import Container
+
+from hypha_tui.screens.inspection import InspectorPane
+from hypha_tui.screens.view import Target, View
+from hypha_tui.store.cluster import Changes
+from hypha_tui.store.columns import COLUMNS, Look, screen_columns
+from hypha_tui.widgets.drawing import Drawing
+from hypha_tui.widgets.live_table import LiveTable
+from node.views import AnyView
+
+
+class TableView(View):
+    """A live table, and beside or below it the summary of the row under the cursor where there is room."""
+
+    scopes: tuple[str, ...] = ("table",)
+
+    def __init__(
+        self, name: str, kind: str, drawing: Drawing, look: Callable[[], Look], *, sort: str, empty: str
+    ) -> None:
+        super().__init__(name, drawing, look)
+        self.table = LiveTable(kind, screen_columns(kind), drawing, look, sort=sort, empty=empty, id=f"{name}-table")
+        self.detail = InspectorPane(drawing)
+
+    def compose(self) -> ComposeResult:
+        """Table and detail."""
+        with Container(classes="split"):
+            yield self.table
+            yield self.detail
+
+    def sync(self, changes: Changes | None) -> None:
+        """The table, and the row that is told in full."""
+        self.table.sync(changes)
+        if not self.table.is_frozen:
+            self.show_detail()
+
+    def show_detail(self) -> None:
+        """Tell the row under the cursor in full."""
+        if not self.detail.display:
+            return
+        self.detail.inspect(*(self.selected or ("", "")))
+        self.detail.sync()
+
+    def selected_view(self) -> AnyView | None:
+        """The object under the cursor, as it is now."""
+        if self.table.cursor_id is None:
+            return None
+        item = self.look().store.items(self.table.kind).get(self.table.cursor_id)
+        return None if item is None else item.view
+
+    def on_live_table_moved(self, _message: LiveTable.Moved) -> None:
+        """Another row: another detail."""
+        self.show_detail()
+
+    @property
+    def state_line(self) -> str:
+        """The table's."""
+        return self.table.state_line
+
+    @property
+    def filter_text(self) -> str:
+        """The table's."""
+        return self.table.filter_text
+
+    def set_filter(self, words: str, otherwise: str | None = None) -> None:
+        """Filter the table."""
+        self.table.set_filter(words, otherwise)
+        self.show_detail()
+
+    @property
+    def selected(self) -> Target | None:
+        """The table's cursor."""
+        return None if self.table.cursor_id is None else (self.table.kind, self.table.cursor_id)
+
+    def select(self, target: Target) -> None:
+        """Put the table's cursor on an object."""
+        if target[0] == self.table.kind:
+            self.table.select(target[1])
+
+    def export_rows(self) -> tuple[list[str], list[list[str]]]:
+        """The rows that the filter leaves, in their order, with every column."""
+        look, columns = self.look(), COLUMNS[self.table.kind]
+        items = look.store.items(self.table.kind)
+        views = [items[id_].view for id_ in self.table.order if id_ in items]
+        return [column.key for column in columns], [
+            [column.cell(view, look)[0] for column in columns] for view in views
+        ]

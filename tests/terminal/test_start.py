@@ -1,0 +1,77 @@
+"""What the start, an idle terminal and a filter that is being written promise."""
+
+from __future__ import annotations
+
+import os
+import pty
+import tty
+
+import pytest
+
+from hypha_tui.quiet_driver import AT_ONCE, Output
+from hypha_tui.screens.view import View
+from hypha_tui.widgets.live_table import LiveTable
+from tests.terminal.harness import Terminal, terminal
+from tests.terminal.test_imports import modules_after
+
+
+def leases(shown: Terminal) -> LiveTable:
+    return shown.app.main.query_one("#leases-table", LiveTable)
+
+
+def screens(shown: Terminal) -> list[str | None]:
+    return [view.id for view in shown.app.main.query(View)]
+
+
+@pytest.mark.asyncio
+async def test_only_the_screen_that_is_shown_is_there_and_keys_after_its_number_are_for_it() -> None:
+    async with terminal() as shown:
+        assert screens(shown) == ["overview"]
+        await shown.pilot.press("3", "j", "j")
+        await shown.settle()
+        table = leases(shown)
+        assert table.order.index(table.cursor_id or "") == 2
+        await shown.press("1")
+        assert screens(shown) == ["overview", "leases"]
+        assert not leases(shown).is_on_screen
+
+
+@pytest.mark.asyncio
+async def test_a_filter_that_is_no_filter_yet_leaves_the_one_from_before_the_prompt() -> None:
+    async with terminal() as shown:
+        await shown.press("3", "slash", *"ams", "enter")
+        before = list(leases(shown).order)
+        await shown.press("slash", "space", *"zzz")
+        assert leases(shown).order == []
+        await shown.press("space", *"rtt", "greater_than_sign", "q")
+        assert leases(shown).order == before
+        assert leases(shown).filter_text == "ams"
+        assert "rtt" in leases(shown).state_line
+        await shown.press("enter")
+        assert leases(shown).order == before
+
+
+def test_the_terminal_starts_without_a_command_line_and_without_what_it_may_never_show() -> None:
+    found = modules_after("import hypha_tui.__main__, hypha_tui.opening")
+    assert not found & {"cyclopts", "aiohttp", "textual", "rich"}
+
+
+def test_a_frame_is_written_at_once_while_the_terminal_has_room_and_nothing_comes_before_it() -> None:
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    with os.fdopen(slave, "w") as file:
+        output = Output(file)
+        assert output.takes("x")
+        assert not output.takes("x" * (AT_ONCE + 1))
+        output.handed_on = 1
+        assert not output.takes("x")
+        output.write("words")
+        assert os.read(master, 100) == b"words"
+        assert output.takes("x")
+        os.set_blocking(slave, False)
+        try:
+            while os.write(slave, b"x" * AT_ONCE):
+                pass
+        except BlockingIOError:
+            assert not output.takes("x")
+    os.close(master)
