@@ -27,8 +27,8 @@ def _open() -> int:
 
     gc.disable()  # until the first frame nothing is garbage: the app turns it on again
     from hypha_tui.client.endpoint import Connection
-    from hypha_tui.config import Given
-    from hypha_tui.opening import open_terminal
+    from hypha_tui.process.opening import open_terminal
+    from hypha_tui.settings.config import Given
 
     return open_terminal(Given(), Connection(), None, None)
 

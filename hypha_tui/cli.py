@@ -48,8 +48,8 @@ class Reach:
 
     def endpoint(self) -> Endpoint:
         """The node to talk to."""
-        from hypha_tui.config import Given, load
-        from hypha_tui.contexts import Contexts
+        from hypha_tui.settings.config import Given, load
+        from hypha_tui.settings.contexts import Contexts
 
         settings = load(os.environ, Given(context=self.context, readonly=self.readonly))
         return Contexts(settings, os.environ).first(self.connection())[1]
@@ -96,8 +96,8 @@ def terminal(
     replay: Annotated[Path | None, Parameter(help="Show a recording instead of a cluster")] = None,
 ) -> int:
     """Open the terminal."""
-    from hypha_tui.config import Given
-    from hypha_tui.opening import open_terminal
+    from hypha_tui.process.opening import open_terminal
+    from hypha_tui.settings.config import Given
 
     given = Given(reach.context, theme, hz, "ascii" if ascii else glyphs, mouse, preset, reach.readonly)
     return open_terminal(given, reach.connection(), record, replay)
@@ -106,7 +106,7 @@ def terminal(
 @app.command(name="contexts")
 def list_contexts(*, json: Json = False) -> int:
     """List the clusters of config.toml."""
-    from hypha_tui import settings_commands
+    from hypha_tui.twin import settings as settings_commands
 
     return settings_commands.contexts(os.environ, as_json=json)
 
@@ -118,7 +118,7 @@ app.command(config_app)
 @config_app.command(name="show")
 def show_config(*, json: Json = False) -> int:
     """Print each setting and where it comes from: flag, environment, file or default."""
-    from hypha_tui import settings_commands
+    from hypha_tui.twin import settings as settings_commands
 
     return settings_commands.show(os.environ, as_json=json)
 
@@ -141,7 +141,7 @@ def submit(
     json: Json = False,
 ) -> int:
     """Submit a job: a TOML file, or a folder with job.toml and the files it needs. Prints the job's id."""
-    from hypha_tui import commands
+    from hypha_tui.twin import jobs as commands
 
     if diff:
         return run_command(commands.compare(reach.endpoint(), path, diff, as_json=json))
@@ -153,7 +153,7 @@ def submit(
 @app.command
 def cancel(job: str, /, *, reach: Reach = HERE, json: Json = False) -> int:
     """Cancel a job, by id or name."""
-    from hypha_tui import steering_commands
+    from hypha_tui.twin import steering as steering_commands
 
     return run_command(steering_commands.steer_job(reach.endpoint(), "cancel", job, as_json=json))
 
@@ -166,7 +166,7 @@ job_app.command(cancel, name="cancel")
 @job_app.command
 def pause(job: str, /, *, reach: Reach = HERE, json: Json = False) -> int:
     """Let a job go on to its next commit, then let its leases go until it is resumed."""
-    from hypha_tui import steering_commands
+    from hypha_tui.twin import steering as steering_commands
 
     return run_command(steering_commands.steer_job(reach.endpoint(), "pause", job, as_json=json))
 
@@ -174,7 +174,7 @@ def pause(job: str, /, *, reach: Reach = HERE, json: Json = False) -> int:
 @job_app.command
 def resume(job: str, /, *, reach: Reach = HERE, json: Json = False) -> int:
     """Go on with a job that is paused, failed or was cancelled, from its last committed round."""
-    from hypha_tui import steering_commands
+    from hypha_tui.twin import steering as steering_commands
 
     return run_command(steering_commands.steer_job(reach.endpoint(), "resume", job, as_json=json))
 
@@ -190,7 +190,7 @@ def export(
     json: Json = False,
 ) -> int:
     """Fetch a job's model: the final one, or else the newest whole version. Goes on where an earlier try stopped."""
-    from hypha_tui import commands
+    from hypha_tui.twin import jobs as commands
 
     return run_command(commands.export(reach.endpoint(), job, to, version, as_json=json))
 
@@ -232,8 +232,8 @@ def serve(
     reach: Reach = HERE,
 ) -> int:
     """Serve the terminal to browsers of this machine. Prints a link that lets one in, once."""
-    from hypha_tui.config import Given
     from hypha_tui.serve.command import serve as serve_terminal
+    from hypha_tui.settings.config import Given
 
     return run_command(
         serve_terminal(

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hypha_tui.cli import HERE, Reach, run_command
-from hypha_tui.listing import Listing
+from hypha_tui.twin.listing import Listing
 
 
 @Parameter(name="*")
@@ -53,7 +53,7 @@ WHOLE = ListForm()
 
 def overview(*, reach: Reach = HERE, form: Form = ONCE) -> int:
     """Tell the cluster in numbers, and which jobs go on."""
-    from hypha_tui import reports
+    from hypha_tui.twin import reports
 
     return run_command(reports.overview(reach.endpoint(), form.listing()))
 
@@ -85,21 +85,21 @@ def datasets(*, reach: Reach = HERE, form: ListForm = WHOLE) -> int:
 
 def events(*, reach: Reach = HERE, form: ListForm = WHOLE) -> int:
     """List the last events of all nodes."""
-    from hypha_tui import lists
+    from hypha_tui.twin import lists
 
     return run_command(lists.events(reach.endpoint(), form.listing()))
 
 
 def metrics(job: str, /, *, reach: Reach = HERE, form: ListForm = WHOLE) -> int:
     """List the values of a job's curves, by its id or name."""
-    from hypha_tui import lists
+    from hypha_tui.twin import lists
 
     return run_command(lists.metrics(reach.endpoint(), job, form.listing()))
 
 
 def slices(job: str, /, *, reach: Reach = HERE, form: ListForm = WHOLE) -> int:
     """Show the state of every slice of a job's present pass: a letter each, or with options a list."""
-    from hypha_tui import lists
+    from hypha_tui.twin import lists
 
     return run_command(lists.slices(reach.endpoint(), job, form.listing()))
 
@@ -114,26 +114,26 @@ def logs(
     form: Form = ONCE,
 ) -> int:
     """Print the last lines that a job's tasks wrote."""
-    from hypha_tui import reports
+    from hypha_tui.twin import reports
 
     return run_command(reports.logs(reach.endpoint(), job, task, form.listing(), lines=lines))
 
 
 def node(*, reach: Reach = HERE, form: Form = ONCE) -> int:
     """Tell who the node is that is asked."""
-    from hypha_tui import reports
+    from hypha_tui.twin import reports
 
     return run_command(reports.node(reach.endpoint(), form.listing()))
 
 
 def inspect(kind: str, id: str, /, *, reach: Reach = HERE, form: Form = ONCE) -> int:
     """Tell one object in full, with the events about it: peer, lease, transfer, job or dataset, by id or name."""
-    from hypha_tui import reports
+    from hypha_tui.twin import reports
 
     return run_command(reports.inspect(reach.endpoint(), kind, id, form.listing()))
 
 
 def _objects(reach: Reach, what: str, form: ListForm) -> int:
-    from hypha_tui import lists
+    from hypha_tui.twin import lists
 
     return run_command(lists.objects(reach.endpoint(), what, form.listing()))

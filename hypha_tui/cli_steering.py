@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hypha_tui import steering_commands
 from hypha_tui.cli import HERE, Json, Reach, run_command
+from hypha_tui.twin import steering as steering_commands
 
 
 def release(lease: str, /, *, reach: Reach = HERE, json: Json = False) -> int:

@@ -17,25 +17,25 @@ from textual.driver import Driver
 from textual.events import AppBlur, AppFocus, Event, Key
 from textual.scrollbar import ScrollBar, ScrollBarRender
 
-from hypha_tui import arrangement, layout, recall
 from hypha_tui.client.api import ApiClient, Client
 from hypha_tui.client.endpoint import Endpoint
 from hypha_tui.client.follow import follow
 from hypha_tui.client.link import Backoff, LinkState
 from hypha_tui.client.recording import beneath
-from hypha_tui.config import Context, Settings, hz_of
-from hypha_tui.config import load as load_settings
-from hypha_tui.contexts import Contexts
-from hypha_tui.ending import crash_line, on_signals
-from hypha_tui.folders import state_folder
-from hypha_tui.keymap import KEYS
-from hypha_tui.presets import clash_notice, keymap_for
-from hypha_tui.recall import Recall
+from hypha_tui.keys.keymap import KEYS
+from hypha_tui.keys.presets import clash_notice, keymap_for
+from hypha_tui.process.ending import crash_line, on_signals
 from hypha_tui.screens.frame_clock import FrameClock
 from hypha_tui.screens.keystrokes import Keystrokes
 from hypha_tui.screens.main import MainScreen
 from hypha_tui.screens.tapes import Tapes
 from hypha_tui.screens.theme_choice import ThemeChoice
+from hypha_tui.settings import arrangement, layout, recall
+from hypha_tui.settings.config import Context, Settings, hz_of
+from hypha_tui.settings.config import load as load_settings
+from hypha_tui.settings.contexts import Contexts
+from hypha_tui.settings.folders import state_folder
+from hypha_tui.settings.recall import Recall
 from hypha_tui.store.cluster import ClusterStore
 from hypha_tui.store.columns import Look
 from hypha_tui.store.glyphs import glyphs_for
@@ -127,7 +127,7 @@ class HyphaApp(App[None]):
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":
             return found
-        from hypha_tui.quiet_driver import QuietDriver
+        from hypha_tui.process.quiet_driver import QuietDriver
 
         return QuietDriver
 
@@ -371,7 +371,7 @@ class HyphaApp(App[None]):
     @property
     def inspector(self) -> InspectorScreen | None:
         """The inspector, where it is the layer on top."""
-        opened = self._main.opened
+        opened = self._main.objects.opened
         return opened if opened is self.screen else None
 
     def _wake(self) -> None:

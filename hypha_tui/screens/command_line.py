@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hypha_tui.keymap import SCREENS, find_command
+from hypha_tui.keys.keymap import SCREENS, find_command
 from hypha_tui.screens.panels import panels_of, take_off
 from hypha_tui.store.cluster import KINDS
 from hypha_tui.store.lookup import find, words

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypha_tui.clipboard import Clipboard
+from hypha_tui.process.clipboard import Clipboard
 
 if TYPE_CHECKING:
     from hypha_tui.screens.app import HyphaApp

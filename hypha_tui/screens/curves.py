@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.message import Message
 
-from hypha_tui.keymap import keys_of
+from hypha_tui.keys.keymap import keys_of
 from hypha_tui.screens.runs import RunsScreen
 from hypha_tui.screens.view import Target, View
 from hypha_tui.store import text

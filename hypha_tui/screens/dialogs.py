@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button
 
-from hypha_tui.keymap import COMMANDS, Key, keys_of
+from hypha_tui.keys.keymap import COMMANDS, Key, keys_of
 from hypha_tui.store import text
 from hypha_tui.widgets.drawing import Drawing, Line
 from hypha_tui.widgets.lines import Lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from hypha_tui.pace import Pace
+from hypha_tui.process.pace import Pace
 
 if TYPE_CHECKING:
     from textual.timer import Timer

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
-from hypha_tui.keymap import keys_of
+from hypha_tui.keys.keymap import keys_of
 from hypha_tui.screens.dialogs import HelpScreen, Layer
 from hypha_tui.screens.inspection import LOG, SUMMARY, InspectorPane
 from hypha_tui.screens.related_list import RelatedList

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from hypha_tui.keymap import keys_of
+from hypha_tui.keys.keymap import keys_of
 from hypha_tui.screens.table_view import TableView
 from hypha_tui.store.cluster import Changes
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.widgets import Input
 
-from hypha_tui.pending import PENDING_S, Held, Pending, Typed
+from hypha_tui.keys.pending import PENDING_S, Held, Pending, Typed
 
 if TYPE_CHECKING:
     from textual.timer import Timer

@@ -14,13 +14,12 @@ from textual.events import Click, Resize
 from textual.screen import Screen
 from textual.widgets import Static
 
-from hypha_tui.client.drafts import DraftFile
-from hypha_tui.folders import state_folder
-from hypha_tui.keymap import KEYS, TITLES, find_command
+from hypha_tui.keys.keymap import KEYS, TITLES, find_command
 from hypha_tui.screens.acting import Acting
-from hypha_tui.screens.command_line import NO_FILES, CommandLine
+from hypha_tui.screens.command_line import CommandLine
 from hypha_tui.screens.copying import Copying
 from hypha_tui.screens.jump import Jump
+from hypha_tui.screens.objects import Objects
 from hypha_tui.screens.panels import take_off, unzoom, zoom
 from hypha_tui.screens.places import Places
 from hypha_tui.screens.prompt import Prompt
@@ -38,13 +37,11 @@ from hypha_tui.widgets.tape_line import tape_line
 if TYPE_CHECKING:
     from hypha_tui.screens.app import HyphaApp
     from hypha_tui.screens.curves import CurvesView
-    from hypha_tui.screens.inspector import InspectorScreen
     from hypha_tui.screens.palette import Choice
     from hypha_tui.screens.slices import SlicesView
     from hypha_tui.widgets.event_log import EventLog
     from hypha_tui.widgets.pick_lines import PickLines
     from hypha_tui.widgets.slice_field import SliceField
-    from node.views import SubmitResult
 
 FIRST: Final = ("pane.next", "pane.previous", "command", "filter")
 """Keys that act before the focused widget sees them, so that what is typed after `:` goes to the command line."""
@@ -76,6 +73,7 @@ class MainScreen(Screen[None]):
         self.commands = CommandLine(app, self)
         self.copying = Copying(app, self)
         self.acting = Acting(app, self)
+        self.objects = Objects(app, self)
         self.prompt = Prompt(self.commands.offer, app.recall)
         self.jump: Jump | None = None
         self.views = Views(app)
@@ -86,10 +84,8 @@ class MainScreen(Screen[None]):
         self.arrived = asyncio.Event()
         self.paints_at_once = False
         self._once_ready: list[Callable[[], None]] = []
-        self.opened: InspectorScreen | None = None
         self._asked_to_leave_at = -1e9
         self._filter_before = ""
-        self._drafts = DraftFile(state_folder(app.environment))
 
     @property
     def view(self) -> View:
@@ -370,11 +366,7 @@ class MainScreen(Screen[None]):
             self.copying.export(event.value.strip())
         elif event.mode == ":" and event.value.strip():
             self._app.keep_recall()
-            self.run_command(event.value.strip())
-
-    def run_command(self, line: str) -> None:
-        """A line of the command line."""
-        self.commands.run(line)
+            self.commands.run(event.value.strip())
 
     # ---- copying, mouse ---------------------------------------------------------------------------------------
 
@@ -436,9 +428,7 @@ class MainScreen(Screen[None]):
 
     def on_pick_lines_opened(self, event: PickLines.Opened) -> None:
         """A line of the inspector beside the table in full."""
-        from hypha_tui.screens.value import ValueScreen
-
-        self.app.push_screen(ValueScreen(self._app.drawing, self.current, event.words.strip()))
+        self.objects.value(event.words.strip())
 
     def on_slice_field_opened(self, event: SliceField.Opened) -> None:
         """The worker that has a slice."""
@@ -446,18 +436,11 @@ class MainScreen(Screen[None]):
 
     def open_inspector(self, kind: str, object_id: str, tab: str = "Summary") -> None:
         """One object in full; a place of the history."""
-        self.places.to_object(kind, object_id)
-        if self._app.inspector is not None:
-            self.app.pop_screen()
-        self.inspect(kind, object_id, tab)
+        self.objects.open(kind, object_id, tab)
 
     def inspect(self, kind: str, object_id: str, tab: str = "Summary") -> None:
         """The same, as a place that is no new one."""
-        from hypha_tui.screens.inspector import InspectorScreen
-
-        app = self._app
-        self.opened = InspectorScreen(app.drawing, kind, object_id, tab=tab)
-        self.app.push_screen(self.opened)
+        self.objects.inspect(kind, object_id, tab)
 
     def action_job_curves(self) -> None:
         """The curves of the job under the cursor."""
@@ -482,11 +465,7 @@ class MainScreen(Screen[None]):
 
     def action_object_log(self) -> None:
         """The log of the job under the cursor, or of the task that runs under a lease."""
-        selected = self.view.selected
-        if selected is not None and selected[0] in ("job", "lease"):
-            self.open_inspector(*selected, "Log")
-        else:
-            self.say("jobs and leases have a log")
+        self.objects.log()
 
     def action_inspect_tab(self, tab: str) -> None:
         """The object under the cursor, under a tab."""
@@ -495,17 +474,11 @@ class MainScreen(Screen[None]):
 
     def action_next_tab(self) -> None:
         """Another tab of the inspector beside the table."""
-        from hypha_tui.screens.inspection import InspectorPane
-
-        for pane in self.view.query(InspectorPane).results():
-            pane.next_tab()
+        self.objects.next_tab()
 
     def action_related(self) -> None:
         """What the object under the cursor has to do with, to jump there."""
-        from hypha_tui.screens.inspector import show_related
-
-        if self.view.selected is not None:
-            show_related(self._app, *self.view.selected, lambda one: self.open_inspector(one.kind, one.id))
+        self.objects.related()
 
     def action_next_slices(self) -> None:
         """Slices: the map of the next job."""
@@ -523,19 +496,4 @@ class MainScreen(Screen[None]):
 
     def open_form(self, path: str) -> None:
         """The form, with the draft that was left in it; `path`: with that file or folder."""
-        app, selected = self._app, self.view.selected
-        job_id = selected[1] if selected is not None and selected[0] == "job" else ""
-        if not app.has_files:
-            self.say(NO_FILES)
-            return
-
-        def closed(result: SubmitResult | None) -> None:
-            if result is not None:
-                self.say(f"job {result.job_id} is accepted by {app.store.name_of(result.scheduler)}")
-
-        from hypha_tui.screens.submit import SubmitScreen
-
-        form = SubmitScreen(
-            app.drawing, app.client, lambda: app.store, self._drafts, app.environment, path=path, job_id=job_id
-        )
-        self.app.push_screen(form, closed)
+        self.objects.open_form(path)

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from hypha_tui.keymap import COMMANDS, Key
+from hypha_tui.keys.keymap import COMMANDS, Key
 from hypha_tui.widgets.drawing import Drawing
 
 

@@ -10,8 +10,8 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from hypha_tui.completion import Offer, common, complete
-from hypha_tui.recall import Recall
+from hypha_tui.keys.completion import Offer, common, complete
+from hypha_tui.settings.recall import Recall
 
 MARKS: Final = {":": ":", "/": "/", "file": "write to"}
 

@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widget import Widget
 
-from hypha_tui.keymap import keys_of
+from hypha_tui.keys.keymap import keys_of
 from hypha_tui.screens.view import Target, View
 from hypha_tui.store import text
 from hypha_tui.store.cluster import FINISHED, Changes

@@ -23,7 +23,7 @@ from hypha_tui.client.drafts import Draft, DraftFile
 from hypha_tui.client.jobfields import FIELDS, field_of_problem, fields_of, read_value, suggest_name, with_field
 from hypha_tui.client.jobfile import JOB_FILE, JobDraft, check, pack, read_draft
 from hypha_tui.client.tomledit import dump
-from hypha_tui.keymap import keys_of
+from hypha_tui.keys.keymap import keys_of
 from hypha_tui.screens.editor import edited
 from hypha_tui.screens.report import JobChoice, ReportScreen, labelled
 from hypha_tui.store import text

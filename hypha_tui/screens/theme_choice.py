@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual.app import App
 
-from hypha_tui.folders import config_folder
+from hypha_tui.settings.folders import config_folder
 from hypha_tui.themes import DEFAULT, WITHOUT_COLOUR, Themes, has_few_colours
 
 if TYPE_CHECKING:

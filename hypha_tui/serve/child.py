@@ -11,10 +11,10 @@ import sys
 from dataclasses import replace
 
 from hypha_tui.client.api import ApiClient
-from hypha_tui.config import Context, Given, load
-from hypha_tui.ending import let_go
+from hypha_tui.process.ending import let_go
 from hypha_tui.screens.app import HyphaApp
 from hypha_tui.serve.orders import Orders, decode
+from hypha_tui.settings.config import Context, Given, load
 
 
 class ServedApp(HyphaApp):

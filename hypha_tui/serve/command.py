@@ -7,9 +7,9 @@ import sys
 from importlib.util import find_spec
 
 from hypha_tui.client.endpoint import Connection
-from hypha_tui.config import Given, load
-from hypha_tui.contexts import Contexts
 from hypha_tui.serve.orders import orders_for
+from hypha_tui.settings.config import Given, load
+from hypha_tui.settings.contexts import Contexts
 from node.errors import ConfigError
 
 

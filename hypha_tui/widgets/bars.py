@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from hypha_tui.keymap import SCREENS, TITLES, Key
+from hypha_tui.keys.keymap import SCREENS, TITLES, Key
 from hypha_tui.store import text
 from hypha_tui.store.advance import advance
 from hypha_tui.store.cluster import FINISHED

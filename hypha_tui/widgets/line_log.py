@@ -20,7 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from hypha_tui.keymap import keys_of
+from hypha_tui.keys.keymap import keys_of
 from hypha_tui.widgets.drawing import Drawing, Line
 from hypha_tui.widgets.selection import Extract, extract, selectable
 

@@ -16,8 +16,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hypha_tui.arrangement import Arrangement
-from hypha_tui.keymap import keys_of
+from hypha_tui.keys.keymap import keys_of
+from hypha_tui.settings.arrangement import Arrangement
 from hypha_tui.store import text
 from hypha_tui.store.cluster import Changes
 from hypha_tui.store.columns import Column, Look

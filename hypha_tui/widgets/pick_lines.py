@@ -7,7 +7,7 @@ from textual.events import Click
 from textual.message import Message
 from textual.strip import Strip
 
-from hypha_tui.keymap import keys_of
+from hypha_tui.keys.keymap import keys_of
 from hypha_tui.widgets.drawing import Drawing, Line, width_of
 from hypha_tui.widgets.lines import Lines
 from hypha_tui.widgets.selection import selectable

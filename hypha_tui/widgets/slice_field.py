@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from hypha_tui.keymap import keys_of
+from hypha_tui.keys.keymap import keys_of
 from hypha_tui.store.columns import Look
 from hypha_tui.store.slicemap import Grid, holder_of, legend, pass_line, read_out, row_of, whole_states
 from hypha_tui.widgets.drawing import Drawing, Line

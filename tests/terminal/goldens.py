@@ -20,8 +20,8 @@ import textual._wait
 from rich.segment import Segment
 from rich.style import Style
 
-from hypha_tui import pace
-from hypha_tui.keymap import SCREENS
+from hypha_tui.keys.keymap import SCREENS
+from hypha_tui.process import pace
 from hypha_tui.themes import Themes
 from tests.terminal.harness import SIZES, UTF8, Terminal, terminal
 

@@ -11,9 +11,9 @@ from textual.pilot import Pilot
 from hypha_tui.client.api import Client
 from hypha_tui.client.endpoint import Endpoint
 from hypha_tui.client.link import Backoff
-from hypha_tui.config import Settings
-from hypha_tui.contexts import Contexts
 from hypha_tui.screens.app import HyphaApp
+from hypha_tui.settings.config import Settings
+from hypha_tui.settings.contexts import Contexts
 from tests.terminal.feed import FakeClient, fake_client
 
 UTF8 = {"LANG": "C.UTF-8", "TERM": "xterm-256color"}

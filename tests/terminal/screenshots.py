@@ -18,7 +18,7 @@ from typing import Final
 from textual.pilot import Pilot
 
 from hypha_tui.client.replay import ReplayClient
-from hypha_tui.keymap import SCREENS
+from hypha_tui.keys.keymap import SCREENS
 from hypha_tui.screens.app import HyphaApp
 
 TAPE: Final = Path(__file__).with_name("demo.hyp")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from textual.widgets import Button
 
-from hypha_tui.config import Context
+from hypha_tui.settings.config import Context
 from node.errors import Refused
 from tests.terminal.harness import terminal
 

@@ -53,7 +53,7 @@ def text_of(terminal: Terminal) -> str:
 async def test_it_says_what_the_cluster_offers_now_and_marks_the_field_that_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(WHOLE_JOB)
     async with terminal(44, size=SMALL) as shown:
-        shown.app._main.run_command(f"submit {tmp_path}")
+        shown.app._main.commands.run(f"submit {tmp_path}")
         await shows(shown, "offers now: 41 workers match, 2 needed")
         assert "stdlib-bytes: 24 slices, 49,152 rows, 403 MB, 1 provider" in shown.text
         await shown.press("tab", "tab", "tab", "tab", "9", "9")
@@ -90,7 +90,7 @@ async def test_pressed_twice_or_sent_again_it_is_one_job(tmp_path: Path) -> None
     (tmp_path / "job.toml").write_text(WHOLE_JOB)
     client = SlowClient(items=cluster_items(4))
     async with terminal(client=client, size=SMALL) as shown:
-        shown.app._main.run_command(f"submit {tmp_path}")
+        shown.app._main.commands.run(f"submit {tmp_path}")
         await shows(shown, "ready")
         await shown.press("ctrl+r", "ctrl+r")
         await shows(shown, "submitting")
@@ -115,7 +115,7 @@ async def test_the_text_is_edited_in_the_users_editor_whose_failure_is_told(
     )
     environment = UTF8 | {"EDITOR": f"{sys.executable} {editor}", "PATH": "/usr/bin:/bin"}
     async with terminal(size=SMALL, environment=environment) as shown:
-        shown.app._main.run_command(f"submit {tmp_path}")
+        shown.app._main.commands.run(f"submit {tmp_path}")
         await shows(shown, "ready")
         await shown.press("ctrl+e")
         await shows(shown, 'name = "big"')
@@ -130,7 +130,7 @@ async def test_the_draft_is_kept_over_a_restart_for_its_owner_alone_until_it_is_
     environment = UTF8 | {"XDG_STATE_HOME": str(tmp_path / "state")}
     kept = tmp_path / "state" / "hypha-tui" / "draft.json"
     async with terminal(size=SMALL, environment=environment) as shown:
-        shown.app._main.run_command(f"submit {tmp_path}")
+        shown.app._main.commands.run(f"submit {tmp_path}")
         await shows(shown, "ready")
         await shown.press("x", "escape")
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600

@@ -21,9 +21,9 @@ def modules_after(statement: str) -> set[str]:
         "hypha_tui.store.cluster",
         "hypha_tui.store.summary",
         "hypha_tui.store.glyphs",
-        "hypha_tui.commands",
-        "hypha_tui.lists",
-        "hypha_tui.reports",
+        "hypha_tui.twin.jobs",
+        "hypha_tui.twin.lists",
+        "hypha_tui.twin.reports",
     ],
 )
 def test_store_and_commands_never_import_textual(module: str) -> None:

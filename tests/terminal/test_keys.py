@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Button, Input, TextArea
 
-from hypha_tui.keymap import COMMANDS, KEYS, clashes
+from hypha_tui.keys.keymap import COMMANDS, KEYS, clashes
 from hypha_tui.widgets.live_table import LiveTable
 from node.errors import PeerUnreachable, PeerUntrusted, Refused
 from node.views import LeaseView
@@ -269,7 +269,7 @@ async def test_a_job_is_submitted_by_keyboard_from_a_folder(tmp_path: Path) -> N
 async def test_a_bad_field_is_told_and_nothing_is_sent(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(WHOLE_JOB)
     async with terminal() as shown:
-        shown.app._main.run_command(f"submit {tmp_path}")
+        shown.app._main.commands.run(f"submit {tmp_path}")
         await shown.settle()
         await shown.press("tab", "tab", "x")
         assert "workers: 'x' is not a whole number above 0" in shown.text
@@ -282,7 +282,7 @@ async def test_a_wrong_key_is_told_with_its_line_while_one_types_and_nothing_is_
     """A wrong file is shown to be mended, not turned away."""
     (tmp_path / "job.toml").write_text(WHOLE_JOB.replace("update_rounds", "update_round"))
     async with terminal() as shown:
-        shown.app._main.run_command(f"submit {tmp_path}")
+        shown.app._main.commands.run(f"submit {tmp_path}")
         await shown.settle()
         assert "rounds.update_round: unknown key; did you mean update_rounds?" in shown.text
         await shown.press("ctrl+r")
@@ -298,7 +298,7 @@ async def test_what_the_node_refuses_stays_in_the_form_and_the_draft_is_kept(tmp
     (tmp_path / "job.toml").write_text(WHOLE_JOB)
     async with terminal() as shown:
         shown.client.refusal = Refused("invalid", "unknown key rounds.updaterounds", hint="update_rounds?")
-        shown.app._main.run_command(f"submit {tmp_path}")
+        shown.app._main.commands.run(f"submit {tmp_path}")
         await shown.settle()
         await shown.press("ctrl+r")
         assert "unknown key rounds.updaterounds; update_rounds?" in shown.text

@@ -13,8 +13,8 @@ from textual.events import Key
 from textual.widgets import Input
 
 from hypha_tui.client.endpoint import Endpoint
-from hypha_tui.config import Context, ContextConfig, FileConfig, Settings
-from hypha_tui.contexts import Contexts
+from hypha_tui.settings.config import Context, ContextConfig, FileConfig, Settings
+from hypha_tui.settings.contexts import Contexts
 from hypha_tui.widgets.live_table import LiveTable
 from node.errors import ConfigError, PeerUnreachable
 from node.views import Frame, Snapshot
@@ -97,7 +97,7 @@ async def test_panes_are_zoomed_jumped_to_and_taken_off_and_tabs_are_clicked(tmp
         assert "─ Leases" not in shown.text
         await shown.press("escape")
         assert "─ Leases" in shown.text
-        shown.app.main.run_command("panel leases")
+        shown.app.main.commands.run("panel leases")
         await shown.press("ctrl+e")
         assert "─ Leases" not in shown.text
         assert "gateway" not in shown.lines[0]
@@ -144,12 +144,12 @@ async def test_ids_and_objects_are_copied_through_the_terminal_and_a_view_is_wri
         await shown.press("enter")
         assert file.read_text().count("\n") == 4
         file.write_text("precious")
-        shown.app.main.run_command(f"save {file}")
+        shown.app.main.commands.run(f"save {file}")
         await shown.settle()
         await shown.press("enter")
         assert file.read_text() == "precious"
         shown.app.main.view.set_filter("fra")
-        shown.app.main.run_command(f"save {file.with_suffix('.json')}")
+        shown.app.main.commands.run(f"save {file.with_suffix('.json')}")
         await shown.settle()
         assert len(json.loads(file.with_suffix(".json").read_text())) == 1
 
@@ -208,7 +208,7 @@ async def test_another_cluster_is_opened_while_the_link_is_dead_and_its_care_is_
     contexts = TwoClusters()
     async with terminal(client=DeadLink(), contexts=contexts, open_client=contexts.client) as shown:
         assert "connecting" in shown.text
-        shown.app.main.run_command("ctx gone")
+        shown.app.main.commands.run("ctx gone")
         await shown.settle()
         assert "no node runs there" in shown.text
         await shown.press("colon", *"ctx pr", "tab", "enter")
@@ -220,8 +220,8 @@ async def test_another_cluster_is_opened_while_the_link_is_dead_and_its_care_is_
         await shown.press("3")
         assert leases(shown).total == 2
         assert shown.client.connections == 1
-        shown.app.main.run_command("readonly on")
-        shown.app.main.run_command("ctx lab")
+        shown.app.main.commands.run("readonly on")
+        shown.app.main.commands.run("ctx lab")
         await shown.settle()
         assert "PRODUCTION" not in shown.text
         assert shown.app.context.readonly

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hypha_tui.keymap import SCREENS
+from hypha_tui.keys.keymap import SCREENS
 from tests.terminal.feed import FakeClient, cluster_items, job, lease, peer_id, transfers
 from tests.terminal.harness import SIZES, terminal
 

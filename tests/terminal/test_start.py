@@ -8,7 +8,7 @@ import tty
 
 import pytest
 
-from hypha_tui.quiet_driver import AT_ONCE, Output
+from hypha_tui.process.quiet_driver import AT_ONCE, Output
 from hypha_tui.screens.view import View
 from hypha_tui.widgets.live_table import LiveTable
 from tests.terminal.harness import Terminal, terminal
@@ -52,7 +52,7 @@ async def test_a_filter_that_is_no_filter_yet_leaves_the_one_from_before_the_pro
 
 
 def test_the_terminal_starts_without_a_command_line_and_without_what_it_may_never_show() -> None:
-    found = modules_after("import hypha_tui.__main__, hypha_tui.opening")
+    found = modules_after("import hypha_tui.__main__, hypha_tui.process.opening")
     assert not found & {"cyclopts", "aiohttp", "textual", "rich"}
 
 

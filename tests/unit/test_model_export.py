@@ -16,12 +16,12 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from hypha_tui import commands
 from hypha_tui.client import export as client_export
 from hypha_tui.client import link
 from hypha_tui.client.api import ApiClient
 from hypha_tui.client.endpoint import Endpoint
 from hypha_tui.client.export import export
+from hypha_tui.twin import jobs as commands
 from node.api import local
 from node.api.service import ApiService
 from node.board import Board

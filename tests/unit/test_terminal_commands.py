@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hypha_tui import commands, lists, steering_commands
 from hypha_tui.cli import run
 from hypha_tui.client.endpoint import Endpoint
-from hypha_tui.listing import Listing
+from hypha_tui.twin import jobs as commands
+from hypha_tui.twin import lists
+from hypha_tui.twin import steering as steering_commands
+from hypha_tui.twin.listing import Listing
 from node.errors import Refused
 from node.version import __version__
 from node.views import Problem

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hypha_tui import arrangement
-from hypha_tui.arrangement import Arrangement
-from hypha_tui.pace import Pace
+from hypha_tui.process.pace import Pace
+from hypha_tui.settings import arrangement
+from hypha_tui.settings.arrangement import Arrangement
 from hypha_tui.store.cluster import ClusterStore
 from hypha_tui.store.columns import COLUMNS, Look, screen_columns
 from hypha_tui.store.filters import FilterError, parse

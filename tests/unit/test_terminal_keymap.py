@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hypha_tui.completion import complete
-from hypha_tui.keymap import COMMANDS, KEYS, PLACES, Key, clashes, find_command
-from hypha_tui.keynames import parse, shown
-from hypha_tui.keypage import page
-from hypha_tui.pending import PENDING_S, SCREEN_DIGIT_S, Held, Pending, Typed
-from hypha_tui.presets import PRESETS, Keymap, PresetName, clash_notice, keymap_for
+from hypha_tui.keys.completion import complete
+from hypha_tui.keys.keymap import COMMANDS, KEYS, PLACES, Key, clashes, find_command
+from hypha_tui.keys.names import parse, shown
+from hypha_tui.keys.page import page
+from hypha_tui.keys.pending import PENDING_S, SCREEN_DIGIT_S, Held, Pending, Typed
+from hypha_tui.keys.presets import PRESETS, Keymap, PresetName, clash_notice, keymap_for
 from hypha_tui.widgets import bars
 from node.errors import ConfigError
 
@@ -26,7 +26,7 @@ def singles(keys: tuple[Key, ...] = KEYS) -> list[tuple[str, Key]]:
 
 
 def test_the_page_of_keys_is_the_one_that_the_table_makes() -> None:
-    """Where this fails: `python -m hypha_tui.keymap > docs/keys.md`."""
+    """Where this fails: `python -m hypha_tui.keys.keymap > docs/keys.md`."""
     assert DOCS.read_text() == page()
 
 

@@ -16,10 +16,11 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from hypha_tui import columnpage, commands, lists, reports
 from hypha_tui.cli import run
 from hypha_tui.client.endpoint import Endpoint
-from hypha_tui.listing import Listing
+from hypha_tui.twin import columnpage, lists, reports
+from hypha_tui.twin import jobs as commands
+from hypha_tui.twin.listing import Listing
 from node.errors import ConfigError, PeerUnreachable, Refused
 from node.views import (
     DatasetView,
@@ -281,4 +282,6 @@ def test_a_list_that_cannot_be_is_refused_before_a_node_is_asked(
 
 def test_the_page_for_scripts_has_every_column() -> None:
     text = (Path(__file__).parents[2] / "docs" / "scripting.md").read_text()
-    assert columnpage.section() in text, "python -m hypha_tui.columnpage > section, and put it into docs/scripting.md"
+    assert columnpage.section() in text, (
+        "put what hypha_tui.twin.columnpage prints into docs/scripting.md"
+    )

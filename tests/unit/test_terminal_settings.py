@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from hypha_tui import cli, layout
+from hypha_tui import cli
 from hypha_tui.client.endpoint import Connection
-from hypha_tui.clipboard import LARGEST_OSC52, Clipboard, osc52, way_for
-from hypha_tui.config import Given, load, rows
-from hypha_tui.contexts import Contexts
-from hypha_tui.folders import state_folder, write_private
-from hypha_tui.layout import Layout
-from hypha_tui.recall import LONGEST, Recall
+from hypha_tui.process.clipboard import LARGEST_OSC52, Clipboard, osc52, way_for
 from hypha_tui.screens.history import History, Visit
+from hypha_tui.settings import layout
+from hypha_tui.settings.config import Given, load, rows
+from hypha_tui.settings.contexts import Contexts
+from hypha_tui.settings.folders import state_folder, write_private
+from hypha_tui.settings.layout import Layout
+from hypha_tui.settings.recall import LONGEST, Recall
 from node.errors import ConfigError
 
 CONFIG = """# mine

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from hypha_tui import output
 from hypha_tui.store.columns import Column, Look
 from hypha_tui.store.filters import parse
 from hypha_tui.store.records import TABLES
 from hypha_tui.store.text import clean
+from hypha_tui.twin import output
 from node.errors import ConfigError
 from node.schema import nearest
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from hypha_tui.client.endpoint import Connection, Endpoint, resolve
-from hypha_tui.config import Context, Settings
+from hypha_tui.settings.config import Context, Settings
 
 
 class Contexts:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypha_tui.client.endpoint import Connection, Endpoint
-from hypha_tui.config import Given, load
-from hypha_tui.contexts import Contexts
-from hypha_tui.presets import keymap_for
+from hypha_tui.keys.presets import keymap_for
+from hypha_tui.settings.config import Given, load
+from hypha_tui.settings.contexts import Contexts
 from node.errors import ConfigError, HyphaError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def open_terminal(given: Given, connection: Connection, record: Path | None, rep
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise HyphaError("the terminal needs a terminal", hint="for scripts: hypha-tui jobs --json, and the like")
     _prepare()
-    from hypha_tui.ending import HUNG_UP, let_go
+    from hypha_tui.process.ending import HUNG_UP, let_go
     from hypha_tui.screens.app import HyphaApp
 
     client, label = _client(endpoint, record, replay)

@@ -9,18 +9,18 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import cast
 
-from hypha_tui import output
 from hypha_tui.client.api import ApiClient, connected
 from hypha_tui.client.contents import contents_of
 from hypha_tui.client.endpoint import Endpoint
 from hypha_tui.client.export import export as export_model
 from hypha_tui.client.jobfile import JOB_FILE, check, pack, read_draft, read_job
 from hypha_tui.client.link import Backoff
-from hypha_tui.naming import job_id_of
 from hypha_tui.store.advance import advance
 from hypha_tui.store.cluster import FINISHED
 from hypha_tui.store.difference import difference, spec_of
 from hypha_tui.store.dryrun import dry_run
+from hypha_tui.twin import output
+from hypha_tui.twin.naming import job_id_of
 from node.errors import PeerUnreachable
 from node.jobspec import JobSpec
 from node.views import DatasetView, Frame, JobView, PeerView

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from hypha_tui.folders import write_private
+from hypha_tui.settings.folders import write_private
 
 LONGEST: Final = 500
 LONGEST_LINE: Final = 1_000

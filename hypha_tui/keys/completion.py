@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hypha_tui.keymap import COMMANDS, find_command
+from hypha_tui.keys.keymap import COMMANDS, find_command
 
 Offer = Callable[[str, str], Sequence[str]]
 """The words for an argument: its kind (`Command.completes`) and what is written of it."""

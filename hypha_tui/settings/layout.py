@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hypha_tui.folders import write_private
+from hypha_tui.settings.folders import write_private
 
 FILE: Final = "layout.json"
 

@@ -1,6 +1,6 @@
 """Every key and command of the terminal, in one table: bindings, help, footer, palette, command line and docs.
 
-`python -m hypha_tui.keymap > docs/keys.md` writes the page anew. Presets and the user's own keys: `presets.py`.
+`python -m hypha_tui.keys.keymap > docs/keys.md` writes the page anew. Presets and the user's own keys: `presets.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hypha_tui.keynames import NONE, shown
+from hypha_tui.keys.names import NONE, shown
 
 SCREENS: Final[tuple[str, ...]] = ("overview", "peers", "leases", "slices", "jobs", "curves", "events", "node")
 TITLES: Final = {name: name.capitalize() for name in SCREENS}
@@ -288,6 +288,6 @@ def _collide(one: str, other: str) -> bool:
 
 
 if __name__ == "__main__":
-    from hypha_tui.keypage import page
+    from hypha_tui.keys.page import page
 
     sys.stdout.write(page())

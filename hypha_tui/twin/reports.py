@@ -11,19 +11,19 @@ from typing import Any, cast
 
 import msgspec
 
-from hypha_tui import output
 from hypha_tui.client.api import DEADLINE_S, ApiClient, connected
 from hypha_tui.client.endpoint import Endpoint
-from hypha_tui.listing import Listing
-from hypha_tui.lists import look_at
-from hypha_tui.naming import job_id_of, object_of
 from hypha_tui.store import text
 from hypha_tui.store.advance import advance
 from hypha_tui.store.cluster import FINISHED, LIVE_LEASES, Changes, ClusterStore
 from hypha_tui.store.columns import lease_tone
 from hypha_tui.store.mentions import mentions
 from hypha_tui.store.summary import summary
-from hypha_tui.watching import Watched, repeat, watch
+from hypha_tui.twin import output
+from hypha_tui.twin.listing import Listing
+from hypha_tui.twin.lists import look_at
+from hypha_tui.twin.naming import job_id_of, object_of
+from hypha_tui.twin.watching import Watched, repeat, watch
 from node.errors import ConfigError, PeerUnreachable
 from node.views import AnyView, Frame, JobView, LeaseView, LogChunk, PeerView, TransferView
 

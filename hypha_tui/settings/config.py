@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, get_args
 from msgspec.structs import replace
 
 from hypha_tui.client.endpoint import Connection
-from hypha_tui.folders import config_folder
-from hypha_tui.presets import PresetName
+from hypha_tui.keys.presets import PresetName
+from hypha_tui.settings.folders import config_folder
 from node.errors import ConfigError
 from node.schema import Origin, Strict, convert, parse_toml, read_text
 

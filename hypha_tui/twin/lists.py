@@ -7,17 +7,17 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
-from hypha_tui import output
 from hypha_tui.client.api import ApiClient, connected
 from hypha_tui.client.endpoint import Endpoint
-from hypha_tui.listing import Listing, Table
-from hypha_tui.naming import job_id_of
 from hypha_tui.store import text
 from hypha_tui.store.cluster import Changes, ClusterStore
 from hypha_tui.store.columns import Look
 from hypha_tui.store.glyphs import glyphs_for
 from hypha_tui.store.records import slice_counts, slice_rows
-from hypha_tui.watching import Watched, repeat, watch
+from hypha_tui.twin import output
+from hypha_tui.twin.listing import Listing, Table
+from hypha_tui.twin.naming import job_id_of
+from hypha_tui.twin.watching import Watched, repeat, watch
 from node.views import AnyView, DatasetView, JobView, LeaseView, PeerView, Point, SliceMap, Snapshot, TransferView
 
 KINDS: dict[str, type[AnyView]] = {

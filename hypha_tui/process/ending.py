@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from hypha_tui.folders import state_folder, write_private
+from hypha_tui.settings.folders import state_folder, write_private
 from node.version import __version__
 
 HUNG_UP: Final = 128 + signal.SIGHUP

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
 
-from hypha_tui.keymap import KEYS, SCREENS, Key, clashes, keys_of
-from hypha_tui.keynames import NONE, parse
+from hypha_tui.keys.keymap import KEYS, SCREENS, Key, clashes, keys_of
+from hypha_tui.keys.names import NONE, parse
 from node.errors import ConfigError
 from node.schema import nearest
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Literal, cast
 
-from hypha_tui import output
 from hypha_tui.client.api import ApiClient, connected
 from hypha_tui.client.endpoint import Endpoint
-from hypha_tui.naming import job_id_of, lease_id_of, worker_of
 from hypha_tui.store.cluster import FINISHED
+from hypha_tui.twin import output
+from hypha_tui.twin.naming import job_id_of, lease_id_of, worker_of
 from node.errors import Refused
 from node.views import JobView
 

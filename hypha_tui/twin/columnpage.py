@@ -1,4 +1,4 @@
-"""The table of columns in `docs/scripting.md`, made from the columns themselves: `python -m hypha_tui.columnpage`."""
+"""The table of columns in `docs/scripting.md`, made from the columns: `python -m hypha_tui.twin.columnpage`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from hypha_tui.folders import write_private
+from hypha_tui.settings.folders import write_private
 
 FILE: Final = "view.json"
 

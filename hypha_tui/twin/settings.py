@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hypha_tui import output
-from hypha_tui.config import FILE, load, rows
-from hypha_tui.folders import config_folder
+from hypha_tui.settings.config import FILE, load, rows
+from hypha_tui.settings.folders import config_folder
+from hypha_tui.twin import output
 
 
 def show(environment: Mapping[str, str], *, as_json: bool) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hypha_tui.keymap import COMMANDS, PLACES, keys_of
-from hypha_tui.presets import PRESETS
+from hypha_tui.keys.keymap import COMMANDS, PLACES, keys_of
+from hypha_tui.keys.presets import PRESETS
 
 _HEAD = """# Keys
 
-Made from `hypha_tui/keymap.py` by `python -m hypha_tui.keymap > docs/keys.md`. In the terminal, `?` shows
+Made from `hypha_tui/keys/keymap.py` by `python -m hypha_tui.keys.keymap > docs/keys.md`. In the terminal, `?` shows
 the keys of the place you are in, and `ctrl+p` finds a key or command by name.
 
 Keys in a row (`g g`) and numbers wait a second and a half for the next key, and the status line shows them.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from hypha_tui.folders import state_folder, write_private
+from hypha_tui.settings.folders import state_folder, write_private
 
 LARGEST_OSC52: Final = 74_994
 """Base64 bytes that every terminal which takes OSC 52 at all takes in one piece."""

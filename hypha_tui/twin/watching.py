@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from hypha_tui import output
 from hypha_tui.client.api import Client
 from hypha_tui.client.follow import follow
 from hypha_tui.client.link import LinkState
 from hypha_tui.store.cluster import Changes, ClusterStore
+from hypha_tui.twin import output
 from node.errors import PeerUnreachable, PeerUntrusted
 from node.views import Delta, Frame, Point, Snapshot
 
