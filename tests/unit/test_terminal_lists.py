@@ -282,6 +282,4 @@ def test_a_list_that_cannot_be_is_refused_before_a_node_is_asked(
 
 def test_the_page_for_scripts_has_every_column() -> None:
     text = (Path(__file__).parents[2] / "docs" / "scripting.md").read_text()
-    assert columnpage.section() in text, (
-        "put what hypha_tui.twin.columnpage prints into docs/scripting.md"
-    )
+    assert columnpage.section() in text, "put what hypha_tui.twin.columnpage prints into docs/scripting.md"
