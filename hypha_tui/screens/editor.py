@@ -32,7 +32,7 @@ async def edited(app: App[None], text: str, name: str, environment: Mapping[str,
             code = await _run([*command, str(file)])
         if code:
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise HyphaError(f"{command[0]} {how}; the text is as it was")
+            raise HyphaError(f"{Path(command[0]).name} {how}; the text is as it was")
         return file.read_text(encoding="utf-8")
     except SuspendNotSupported:
         raise HyphaError("an editor cannot be opened here", hint="edit the text in the form") from None
