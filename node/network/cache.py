@@ -26,7 +26,7 @@ from typing import Final
 
 import psutil
 
-from node.errors import DiskFull
+from node.errors import DiskFull, PeerProtocol
 from node.network.partfile import disk_pool
 
 STALE_PART_S: Final = 3600.0
@@ -61,8 +61,9 @@ class ContentCache:
     async def pinned(self, sha256: str, size_bytes: int, fetch: Fetch) -> AsyncIterator[Path]:
         """The file with this digest; it stays while the block runs. Fetched once, however many ask for it meanwhile.
 
-        Raises `DiskFull` where there is no room for it, and what `fetch` raises.
+        Raises `PeerProtocol` for what is no digest, `DiskFull` where there is no room, and what `fetch` raises.
         """
+        self._path(sha256)
         lock = self._fetching.setdefault(sha256, asyncio.Lock())
         try:
             async with lock:
@@ -72,13 +73,19 @@ class ContentCache:
             if not lock.locked():
                 self._fetching.pop(sha256, None)
         try:
-            yield self.folder / sha256
+            yield self._path(sha256)
         finally:
             os.close(held)
 
     def has(self, sha256: str) -> bool:
         """Whether a file is there; it may be gone the next moment."""
-        return (self.folder / sha256).exists()
+        return self._path(sha256).exists()
+
+    def _path(self, sha256: str) -> Path:
+        """Where a file lies. Digests come from peers: what is none must not name a path elsewhere."""
+        if not _DIGEST.fullmatch(sha256):
+            raise PeerProtocol(f"{sha256[:80]!r} is not a SHA-256")
+        return self.folder / sha256
 
     @contextlib.asynccontextmanager
     async def room(self, name: str, size_bytes: int) -> AsyncIterator[None]:
@@ -96,11 +103,11 @@ class ContentCache:
         size_bytes = (await asyncio.to_thread(path.stat)).st_size
         async with self._making_room:
             await asyncio.to_thread(self._make_room, size_bytes, is_on_disk=True)
-            await asyncio.to_thread(path.replace, self.folder / sha256)
-        await asyncio.to_thread(_seal, self.folder / sha256, sha256)
+            await asyncio.to_thread(path.replace, self._path(sha256))
+        await asyncio.to_thread(_seal, self._path(sha256), sha256)
 
     async def _fetch(self, sha256: str, size_bytes: int, fetch: Fetch) -> None:
-        path = self.folder / sha256
+        path = self._path(sha256)
         async with self.room(sha256, size_bytes):
             await fetch(path)
         await asyncio.to_thread(_seal, path, sha256)
@@ -115,7 +122,7 @@ class ContentCache:
 
     def _hold(self, sha256: str, size_bytes: int) -> int | None:
         """A descriptor with a shared lock on a sound file, or None where there is none."""
-        path = self.folder / sha256
+        path = self._path(sha256)
         try:
             held = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:

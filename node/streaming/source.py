@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 MANIFEST_MOST_BYTES = 64 << 20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Source(Protocol):
@@ -124,7 +126,7 @@ def read_manifest(content: bytes, where: str) -> Manifest:
     except msgspec.DecodeError as error:
         raise DatasetError(f"{where} is not a manifest: {error}") from error
     for info in manifest.slices:
-        if "/" in info.name or info.name.startswith("."):
+        if "/" in info.name or info.name.startswith(".") or not _SHA256.fullmatch(info.sha256):
             raise DatasetError(f"{where} has a bad entry: {info.name!r}")
     if not manifest.slices:
         raise DatasetError(f"{where} lists no slices")

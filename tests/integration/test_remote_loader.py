@@ -14,6 +14,7 @@ from node.errors import DatasetError, PeerUnreachable, PeerUntrusted, Refused
 from node.streaming import StreamingConfig, StreamingLoader
 from node.streaming.remote import RemoteSource
 from node.tensorfile import write_tensors
+from tests.integration.support import until
 from tests.unit.streaming_data import epoch_of, ids
 
 SLICES, ROWS = 24, 100
@@ -60,6 +61,15 @@ def test_rows_come_once_and_in_order_though_data_nodes_and_readers_are_killed(
     pem = {kind: Path(f"{base}-{kind}.pem") for kind in ("cert", "key", "trust")}
     addresses = [node.address.partition("/p2p/")[0] for node in cluster.nodes.values()]
 
+    def is_served(address: str) -> bool:
+        try:
+            RemoteSource("tiny", [address], cache=tmp_path / "none", **pem).close()
+        except Refused:
+            return False
+        return True
+
+    for address in addresses:  # a node is ready before it has read its datasets
+        until(lambda: is_served(address), within_s=20, what="the dataset is served")  # noqa: B023 - used at once
     config = StreamingConfig(shuffle_seed=4)
     undisturbed = RemoteSource("tiny", addresses, cache=tmp_path / "undisturbed", **pem)
     with StreamingLoader(undisturbed, config) as loader:

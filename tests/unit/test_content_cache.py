@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import DiskFull
+from node.errors import DiskFull, PeerProtocol
 from node.network.cache import ContentCache, copy_file
 
 pytestmark = pytest.mark.asyncio
@@ -129,6 +129,21 @@ async def test_what_is_on_its_way_counts_against_the_limit(tmp_path: Path) -> No
         await get(cache, origin, b"b" * 10)
     origin.may_go_on.set()
     assert len(await first) == 10
+
+
+@pytest.mark.parametrize("digest_of_a_peer", ["../precious", "", "x" * 64, "A" * 64, "a" * 63 + "/"])
+async def test_what_is_no_digest_names_no_file(tmp_path: Path, digest_of_a_peer: str) -> None:
+    """A manifest or a grant comes from a peer, and may hold anything."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"not of the cache")
+    cache, origin = ContentCache(tmp_path / "cache", 100), Origin()
+    (tmp_path / "cache").mkdir()
+    with pytest.raises(PeerProtocol, match="is not a SHA-256"):
+        async with cache.pinned(digest_of_a_peer, 3, origin.of(b"abc")):
+            pass
+    with pytest.raises(PeerProtocol):
+        cache.has(digest_of_a_peer)
+    assert precious.read_bytes() == b"not of the cache" and origin.fetched == []
 
 
 async def test_a_copy_has_the_same_bytes_and_its_own_life(tmp_path: Path) -> None:
