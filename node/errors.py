@@ -105,6 +105,16 @@ class ObjectMissing(ObjectStoreError):
         super().__init__(message, is_final=True)
 
 
+class CacheTooSmall(HyphaError):
+    """A file is larger than the whole cache may be: no waiting makes room for it."""
+
+    def __init__(self, folder: Path, need_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"the cache {folder} may hold {limit_bytes:,} bytes, one file needs {need_bytes:,}",
+            hint="the node's owner can raise [cache] size",
+        )
+
+
 class StoreError(HyphaError):
     """The state database cannot be opened or belongs to a newer version."""
 

@@ -26,7 +26,7 @@ from typing import Final
 
 import psutil
 
-from node.errors import DiskFull, PeerProtocol
+from node.errors import CacheTooSmall, DiskFull, PeerProtocol
 from node.network.partfile import disk_pool
 
 STALE_PART_S: Final = 3600.0
@@ -61,7 +61,8 @@ class ContentCache:
     async def pinned(self, sha256: str, size_bytes: int, fetch: Fetch) -> AsyncIterator[Path]:
         """The file with this digest; it stays while the block runs. Fetched once, however many ask for it meanwhile.
 
-        Raises `PeerProtocol` for what is no digest, `DiskFull` where there is no room, and what `fetch` raises.
+        Raises `PeerProtocol` for what is no digest, `DiskFull` or `CacheTooSmall` where there is no room,
+        and what `fetch` raises.
         """
         self._path(sha256)
         lock = self._fetching.setdefault(sha256, asyncio.Lock())
@@ -143,6 +144,8 @@ class ContentCache:
         return None
 
     def _make_room(self, size_bytes: int, *, is_on_disk: bool = False) -> None:
+        if size_bytes > self.limit_bytes:
+            raise CacheTooSmall(self.folder, size_bytes, self.limit_bytes)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         entries = self._entries()
         used = sum(entry.size_bytes for entry in entries) + sum(self._coming.values())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import DiskFull, PeerProtocol
+from node.errors import CacheTooSmall, DiskFull, PeerProtocol
 from node.network.cache import ContentCache, copy_file
 
 pytestmark = pytest.mark.asyncio
@@ -65,7 +65,7 @@ async def test_the_longest_unused_goes_first_and_what_is_in_use_stays(tmp_path: 
             await get(cache, origin, b"e" * 25)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 30
     assert len(await get(cache, origin, b"e" * 25)) == 25
-    with pytest.raises(DiskFull, match=r"cache.*needs 31 bytes, 30 are free|needs 31 bytes, 30 are free"):
+    with pytest.raises(CacheTooSmall, match=r"may hold 30 bytes, one file needs 31; .*\[cache\] size"):
         await get(cache, origin, b"f" * 31)
 
 

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 
 from node.board import Board
 from node.config import FetchConfig
-from node.errors import DiskFull
+from node.errors import CacheTooSmall
 from node.network.cache import ContentCache
 from node.worker import web as worker_web
 from node.worker.references import (
@@ -185,7 +185,7 @@ async def test_a_file_that_the_cache_has_no_room_for_is_told_with_path_need_and_
 ) -> None:
     _, address = hub
     small = web_of(tmp_path, address, limit_bytes=1000)
-    with pytest.raises(DiskFull, match=r"cache: it needs 700,000 bytes, 1,000 are free"):
+    with pytest.raises(CacheTooSmall, match=r"cache may hold 1,000 bytes, one file needs 700,000"):
         await small.hub_file(FILES, "model.safetensors", "", tmp_path / "m", transfer())
 
 

@@ -271,7 +271,7 @@ async def test_a_full_disk_is_told_once_and_the_task_goes_on_when_there_is_room(
     source, slices, _ = feed
     source.content = b"x" * 100
     board, cache = slices._transfers._board, slices._context.cache
-    cache.limit_bytes = 50
+    cache._keep_free = 1 << 60
     waiting = asyncio.ensure_future(slices.next())
     async with asyncio.timeout(5):
         while not board.events():
@@ -279,8 +279,8 @@ async def test_a_full_disk_is_told_once_and_the_task_goes_on_when_there_is_room(
     await asyncio.sleep(0.02)
     (event,) = board.events()
     assert event.name == "disk.full" and str(cache.folder) in event.text
-    assert "needs 100 bytes, 50 are free" in event.text
-    cache.limit_bytes = 1000
+    assert "needs 100 bytes, 0 are free" in event.text
+    cache._keep_free = 0
     assert (await waiting).path.read_bytes() == source.content
 
 
