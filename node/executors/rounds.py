@@ -41,6 +41,9 @@ class Ranks(Protocol):
     def share(self, call: Callable[[], T]) -> T:
         """Runs `call` in the main process; its result, or its error, is everybody's."""
 
+    def wait(self) -> None:
+        """Until all have come here."""
+
 
 class RoundLoop:
     """Runs rounds from a version of the weights on."""
@@ -232,6 +235,7 @@ class RoundLoop:
             self._round = self._version
             if self._reports is not None:
                 self._reports.forget_target()
+        self._ranks.wait()  # the others may still be reading
         self._ranks.share(lambda: _remove(arrival.path, arrival.momentum))
         answer = self._status("update-received")
         log.info("round.applied version=%d content=%s counted=%s", self._version, arrival.content, arrival.counted)

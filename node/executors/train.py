@@ -41,12 +41,16 @@ class LocalRanks:
         """Runs `call`."""
         return call()
 
+    def wait(self) -> None:
+        """There is nobody to wait for."""
+
 
 class LaunchedRanks:
     """The processes that `accelerate launch` started on this machine."""
 
     def __init__(self, accelerator: Any) -> None:
         self._is_main = accelerator.is_main_process
+        self._wait = accelerator.wait_for_everyone
 
     def share(self, call: Callable[[], T]) -> T:
         """Runs `call` in the main process; its result, or its error, is everybody's."""
@@ -64,6 +68,10 @@ class LaunchedRanks:
             raise JobError(value)
         result: T = value
         return result
+
+    def wait(self) -> None:
+        """Until all have come here."""
+        self._wait()
 
 
 def run(job: Job, bridge: Bridge, work_dir: Path) -> None:
