@@ -3,7 +3,8 @@
     python -m benchmarks.crowd [--mb 256] [--workers 8] [--runs 5]
 
 Ours is a data node and as many fetchers, each a process with a certificate of its own, which verify by SHA-256 while
-they write. Speeds are all bytes over the time until the last one is through; the data node's memory is its peak.
+they write. The same node to curl compares the two servers. Speeds are all bytes over the time until the last one is
+through; the data node's memory is its peak.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.slices import NAME, ROW_BYTES, SLICE, nginx
+from benchmarks.slices import NAME, ROW_BYTES, SLICE, curl_command, nginx
 from hypha_tui.local_cluster import LocalCluster
+from node.addresses import parse
 from node.tensorfile import write_tensors
 
 
@@ -53,6 +55,12 @@ class Fetchers:
             process.stdin.close()
             process.wait(10)
             process.stdout.close()
+
+
+def curl_from(address: str, cluster: LocalCluster) -> list[str]:
+    """The curl command that fetches the slice from our data node."""
+    where = parse(address)
+    return [*curl_command(cluster.certificates), f"https://{where.netloc}/bulk/datasets/{NAME}/slices/0", "-o"]
 
 
 def by_curl(commands: list[list[str]]) -> float:
@@ -88,10 +96,12 @@ def main() -> None:
         with nginx(Path(name) / "nginx", cluster.certificates, data) as curl:
             targets = [f"{name}/by-curl-{number}" for number in range(given.workers)]
             plain = [[*curl, target] for target in targets]
+            ours = [[*curl_from(node.address, cluster), target] for target in targets]
             verified = [[*curl, target, "&&", "sha256sum", target] for target in targets]
             contenders: dict[str, Callable[[], float]] = {
                 "nginx to curl, not verified": lambda: by_curl(plain),
                 "nginx to curl, then sha256sum": lambda: by_curl(verified),
+                "ours to curl, not verified": lambda: by_curl(ours),
                 "ours, verified": fetchers.fetch,
             }
             times: dict[str, list[float]] = {which: [] for which in contenders}

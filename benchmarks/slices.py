@@ -113,15 +113,19 @@ def nginx(folder: Path, certificates: Path, root: Path) -> Iterator[list[str]]:
     config.write_text(NGINX.format(dir=folder, user=user, port=port, root=root, **paths))
     binary = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin") or sys.exit("nginx is not installed")
     process = subprocess.Popen([binary, "-p", str(folder), "-c", str(config)])
-    base = f"{certificates}/fetcher"
-    curl = ["curl", "-sSf", "--tlsv1.3"]
-    curl += ["--cacert", f"{base}-trust.pem", "--cert", f"{base}-cert.pem", "--key", f"{base}-key.pem"]
     try:
         wait_for(port)
-        yield [*curl, f"https://127.0.0.1:{port}/{SLICE}", "-o"]
+        yield [*curl_command(certificates), f"https://127.0.0.1:{port}/{SLICE}", "-o"]
     finally:
         process.terminate()
         process.wait(5)
+
+
+def curl_command(certificates: Path) -> list[str]:
+    """curl as the fetcher, without what it fetches."""
+    base = f"{certificates}/fetcher"
+    files = ["--cacert", f"{base}-trust.pem", "--cert", f"{base}-cert.pem", "--key", f"{base}-key.pem"]
+    return ["curl", "-sSf", "--tlsv1.3", *files]
 
 
 def wait_for(port: int) -> None:

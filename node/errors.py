@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -57,14 +58,16 @@ class PeerProtocol(PeerError):
 class Refused(PeerError):
     """The other end understood the request and declined it.
 
-    `code` is a stable word from the table in `node.wire`, `message` the reason in words.
+    `code` is a stable word from the table in `node.wire`, `message` the reason in words. `parts` says, where only a
+    part of what the request lists is at fault, which of it (by position) and why.
     """
 
     exit_code = 1
 
-    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+    def __init__(self, code: str, message: str, *, hint: str = "", parts: Mapping[int, str] | None = None) -> None:
         super().__init__(message, hint=hint)
         self.code = code
+        self.parts = dict(parts or {})
 
 
 class TensorFileError(HyphaError):

@@ -48,6 +48,8 @@ class PeerView(View, frozen=True, tag="peer", tag_field="kind"):
     draining: bool = False
     mounts: list[Mountable] | None = None
     """What jobs may mount; None where the node does not say."""
+    stores: list[str] | None = None
+    """Addresses in object storage from which its tasks may read, with all below; None where the node does not say."""
 
 
 class LeaseView(View, frozen=True, tag="lease", tag_field="kind"):
@@ -208,6 +210,13 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta", tag_field="t
 
 
 Frame = Snapshot | Delta
+
+
+class SchedulerChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job is, or would go: its submission is signed for this scheduler."""
+
+    job_id: str
+    scheduler: str
 
 
 class SubmitResult(msgspec.Struct, frozen=True, kw_only=True):

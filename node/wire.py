@@ -26,6 +26,8 @@ import msgspec
 
 A = TypeVar("A", bound="Message")
 
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding the bytes of others may raise: msgspec leaves text that is no UTF-8, and depth, to Python's errors."""
 PROTOCOL = 1
 MAX_MESSAGE_BYTES = 4 << 20
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -48,11 +50,15 @@ class Ack(Message, frozen=True):
 
 
 class Refusal(Message, frozen=True):
-    """Why a request was declined; `code` is from the table above."""
+    """Why a request was declined; `code` is from the table above.
+
+    `parts`: where only a part of what the request lists is at fault, which of it (by position) and why. The rest of it
+    would have been taken."""
 
     code: str
     detail: str
     hint: str = ""
+    parts: dict[int, str] = {}
 
 
 class Resources(Message, frozen=True):
@@ -143,6 +149,8 @@ class Advertisement(Message, frozen=True, tag="advertisement"):
     """Peers that need not answer."""
     mounts: list[BindMount] = []
     """What its tasks must see of the worker's machine."""
+    stores: list[str] = []
+    """Addresses in object storage that its tasks read with the worker's own credentials."""
 
 
 Record = PeerRecord | ProviderRecord | Advertisement
@@ -226,6 +234,8 @@ class Offer(Request[Ack], frozen=True):
     resources: Resources
     price: float
     ttl_s: float
+    heeds: list[str] = []
+    """Fields of the advertisement, of those that were not in it from the beginning, that this worker has looked at."""
 
 
 class Decline(Request[Ack], frozen=True):
@@ -341,7 +351,11 @@ class Aggregation(Message, frozen=True):
 class VersionFile(Message, frozen=True):
     """A file that belongs to a version: its `weights`, its `momentum`, or the `delta` that leads to it from the one
     before. `GET /bulk/jobs/<job>/<kind>/<number>` at the parameter server; at the scheduler, for what it keeps,
-    `/bulk/jobs/<job>/journal/<kind>/<number>`."""
+    `/bulk/jobs/<job>/journal/<kind>/<number>`.
+
+    Where a version is committed or described, `sha256` of weights and momentum is what the version is known by: with
+    fragments that is the SHA-256 of their digests in order (`node.training.identity`), and `WholeVersion` tells what to
+    fetch."""
 
     kind: str
     number: int
@@ -393,6 +407,8 @@ class AggregateTask(Message, frozen=True, tag="aggregate"):
     sync: Sync = Sync()
     aggregation: Aggregation = Aggregation()
     start: list[VersionFile] = []
+    preprocessor: ModelSource | None = None
+    """Its files go into the export, too."""
     contributors: list[tuple[str, int]] = []
     """Of the newest version in `start`: whose updates it holds, and of which round, for the members that ask."""
 
@@ -530,6 +546,8 @@ class SliceInfo(Message, frozen=True):
     size_bytes: int
     rows: int
     sha256: str
+    labels: dict[int, int] = {}
+    """Rows of each class, by the class's number in the column `labels`; empty where that was not counted."""
 
 
 class Manifest(Message, frozen=True):
@@ -605,11 +623,36 @@ class SetMembers(Request[MembersSet], frozen=True):
     members: list[Member]
 
 
-class UpdateHeader(Message, frozen=True):
-    """What an upload is. `PUT /bulk/jobs/<job>/updates`, JSON in the header `Hypha-Update`. Round, task and digest
-    make it idempotent; anything of another epoch or a closed round is refused as `stale`. `spans` are the rows that
-    it was trained on; they add up to `samples`. The answer is `UpdateTaken`."""
+class WholeFiles(Message, frozen=True):
+    """Weights, and above version 0 momentum, each one file."""
 
+    files: list[VersionFile]
+
+
+class WholeVersion(Request[WholeFiles], frozen=True):
+    """To a parameter server: have a version there in whole files. `busy` while they are put together."""
+
+    method = "version/whole"
+    answer = WholeFiles
+    job_id: str
+    number: int
+
+
+class UpdateAnnounced(Message, frozen=True):
+    """The update counts in `round` already; or (None) its bytes are wanted."""
+
+    round: int | None = None
+
+
+class AnnounceUpdate(Request[UpdateAnnounced], frozen=True):
+    """Member to parameter server: an update is about to come, by `PUT /bulk/jobs/<job>/updates/<task>/<sha256>`.
+
+    Round, task and digest make it idempotent; anything of another epoch or a closed round is refused as `stale`, here
+    and when its bytes are there. `spans` are the rows that it was trained on; they add up to `samples`. The answer to
+    the upload is `UpdateTaken`; `unknown` where nothing was announced."""
+
+    method = "update/announce"
+    answer = UpdateAnnounced
     job_id: str
     epoch: int
     task_id: str
@@ -646,7 +689,8 @@ class CommitRound(Request[Ack], frozen=True):
     It is committed when this is acknowledged, and never before: until then nobody may use it. The scheduler takes the
     delta over before it answers, so that no committed version is lost with its parameter server. `stale`: the epoch is
     over, the version never was. `left_out` maps a task to the reason its update does not count. Byte counts are totals
-    of this parameter server so far. Idempotent."""
+    of this parameter server so far. Idempotent. A `conflict` with `parts` is about these contributions alone: prepared
+    again without them, the round is committed."""
 
     method = "round/commit"
     answer = Ack
@@ -678,12 +722,20 @@ class ResultHeader(Message, frozen=True):
 
 
 class StoreHeader(Message, frozen=True):
-    """A result on its way from a scheduler to a data node whose owner takes results in. `PUT /bulk/results/<name>`,
-    JSON in the header `Hypha-Store`; `folder` is below the node's folder of results."""
+    """A result or a checkpoint on its way from a scheduler to a data node whose owner takes results in.
+    `PUT /bulk/results/<name>`, JSON in the header `Hypha-Store`; `folder` (up to four names with `/` between them) is
+    below the node's folder of results. The scheduler that put a folder there may also `GET /bulk/results?folder=..`
+    (`StoredFiles`), and `GET` and `DELETE /bulk/results/<name>?folder=..`."""
 
     folder: str
     sha256: str
     size_bytes: int
+
+
+class StoredFiles(Message, frozen=True):
+    """The files below a folder of results: names within it, and sizes."""
+
+    files: list[tuple[str, int]]
 
 
 # ---- commands of an operator ------------------------------------------------------------------------
@@ -691,11 +743,15 @@ class StoreHeader(Message, frozen=True):
 
 
 class Submit(Message, frozen=True, tag="submit"):
-    """Run a job. `body_sha256` is the digest of the uploaded body; the same `job_id` twice is one job."""
+    """Run a job. `body_sha256` is the digest of the uploaded body; the same `job_id` twice is one job.
+
+    `scheduler` is the only one that may run it, so that nobody it passes can give it to two; empty from older clients.
+    """
 
     job_id: str
     body_sha256: str
     name: str = ""
+    scheduler: str = ""
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
@@ -752,7 +808,7 @@ class Once(Message, frozen=True):
     Whoever carries it out keeps the nonce, and does nothing for one it knows. A command that was signed more than a day
     ago, or will be, is refused. This is the only place where clocks of two machines are compared, and as roughly as
     certificates do it: a nonce alone cannot tell that a node has held a command back. A `Submit` needs neither, for its
-    job's id is good for one job.
+    job's id is good for one job of the scheduler it names.
     """
 
     nonce: str = ""

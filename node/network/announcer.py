@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import time
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -29,6 +30,18 @@ TICK_S = 30.0
 REANNOUNCE_PAUSE_S = 3.0
 LEAVING_TTL_S = 120.0
 GOODBYE_S = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Offering:
+    """What a worker shows of itself; the fields are those of `PeerView`."""
+
+    executors: list[str] = field(default_factory=list)
+    price: float | None = None
+    floor: float = 0.0
+    gpu_name: str = ""
+    mounts: list[Mountable] | None = None
+    stores: list[str] | None = None
 
 
 class Announcer:
@@ -59,7 +72,7 @@ class Announcer:
         self._again = asyncio.Event()
         self._places: list[listeners.Place] = []
         self._resources: tuple[Resources | None, Resources | None] = (None, None)
-        self._offer: tuple[list[str], float | None, float, str, list[Mountable] | None] = ([], None, 0.0, "", None)
+        self._offering = Offering()
         self._marks = (False, False)
         self._provided: dict[str, ProviderRecord] = {}
         knowledge.on_own = self._meet_earlier_life
@@ -146,9 +159,9 @@ class Announcer:
         self._resources = (total, free)
         self._show()
 
-    def offer(self, executors: list[str], price: float, floor: float, gpu_name: str, mounts: list[Mountable]) -> None:
-        """What this node's worker runs, on which GPUs, what it asks, and what jobs may mount, for whoever looks."""
-        self._offer = (executors, price, floor, gpu_name, mounts)
+    def offer(self, offering: Offering) -> None:
+        """What this node's worker offers, for whoever looks."""
+        self._offering = offering
         self._show()
 
     def mark(self, *, cordoned: bool, draining: bool) -> None:
@@ -183,7 +196,7 @@ class Announcer:
 
     def _show(self) -> None:
         total, free = self._resources
-        executors, price, floor, gpu_name, mounts = self._offer
+        offering = self._offering
         self._board.put(
             PeerView(
                 id=self._identity.peer_id,
@@ -197,11 +210,12 @@ class Announcer:
                 free=free,
                 certificate_days=self._identity.days_left,
                 uptime_s=time.monotonic() - self._started_at,
-                executors=executors,
-                price=price,
-                floor=floor,
-                gpu_name=gpu_name,
-                mounts=mounts,
+                executors=offering.executors,
+                price=offering.price,
+                floor=offering.floor,
+                gpu_name=offering.gpu_name,
+                mounts=offering.mounts,
+                stores=offering.stores,
                 cordoned=self._marks[0],
                 draining=self._marks[1],
             )

@@ -6,21 +6,20 @@ import asyncio
 import http.client
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import aiohttp
 
-from node.errors import HyphaError, PeerError, PeerProtocol, PeerUnreachable, PeerUntrusted, Refused
+from node.errors import HyphaError, PeerProtocol, PeerUnreachable, PeerUntrusted, Refused
 from node.network.backoff import Backoff
 from node.network.connecting import in_thread
+from node.network.filesource import FileSource
 from node.network.partfile import PartFile
 from node.network.ranges import etag_of, parse_content_range, sha256_of_etag
-from node.network.readahead import ReadAhead
 from node.network.stream import Stream
-from node.telemetry import metrics
 
 STALL_S = 30.0
 BACKOFF_FIRST_S = 0.2
@@ -32,14 +31,14 @@ Report = Callable[[int], None]
 
 
 class Connecting(Protocol):
-    """What a download needs of the overlay."""
+    """What a transfer needs of the overlay."""
 
     async def connect(self, peer_id: str) -> ssl.SSLSocket:
         """A connection to a peer for a thread to use: it is the peer, and nothing has been sent on it."""
 
 
 class Opener(Connecting, Protocol):
-    """What other transfers need of the overlay, too."""
+    """What asking for a file's size and digest needs, too."""
 
     def open(
         self,
@@ -48,12 +47,11 @@ class Opener(Connecting, Protocol):
         path: str,
         *,
         headers: Mapping[str, str] | None = None,
-        data: Any = None,
         stall_s: float = STALL_S,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """Send a request to a peer; the answer's body is read inside the block. Not 2xx raises `Refused`.
 
-        No piece of either body may take longer than `stall_s`.
+        No piece of the body may take longer than `stall_s`.
         """
 
 
@@ -104,7 +102,7 @@ async def download_unknown(
 
 
 async def upload(
-    overlay: Opener,
+    overlay: Connecting,
     peer: str,
     path: str,
     source: Path,
@@ -114,16 +112,23 @@ async def upload(
     attempts: int = 4,
     stall_s: float = STALL_S,
 ) -> bytes:
-    """`PUT` a file and return the answer's body. Sent again from the start after a break."""
+    """`PUT` a file and return the answer's body. Sent again from the start after a break.
+
+    Raises the last failure after `attempts` of them, `OSError` where the file cannot be read.
+    """
     backoff = _backoff()
-    while True:
-        try:
-            return await _upload_once(overlay, peer, path, source, dict(headers or {}), on_progress, stall_s)
-        except (PeerUnreachable, Refused, aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-            wait_s = backoff.failed()
-            if backoff.failures >= attempts or (isinstance(error, Refused) and error.code != "busy"):
-                raise _as_peer_error(error, peer, path) from error
-        await asyncio.sleep(wait_s)
+    file = await FileSource.open(source)
+    try:
+        while True:
+            try:
+                return await _upload_once(overlay, peer, path, file, headers or {}, on_progress, stall_s)
+            except (PeerUnreachable, Refused) as error:
+                wait_s = backoff.failed()
+                if backoff.failures >= attempts or (isinstance(error, Refused) and error.code != "busy"):
+                    raise
+            await asyncio.sleep(wait_s)
+    finally:
+        file.close()
 
 
 class _Fetch:
@@ -232,43 +237,33 @@ class _Fetch:
 
 
 async def _upload_once(
-    overlay: Opener,
+    overlay: Connecting,
     peer: str,
     path: str,
-    source_path: Path,
-    headers: dict[str, str],
+    source: FileSource,
+    headers: Mapping[str, str],
     on_progress: Report | None,
     stall_s: float,
 ) -> bytes:
-    source = await ReadAhead.open(source_path)
-    headers["Content-Length"] = str(source.size)
+    connection = await overlay.connect(peer)
+    stream = Stream(connection, peer, stall_s)
+    told = 0
 
-    async def body() -> AsyncIterator[bytes]:
-        sent = 0
-        source.seek(0, source.size)
-        while piece := await source.next():
-            yield piece
-            sent += len(piece)
-            metrics().bytes_sent(len(piece))
-            if on_progress is not None:
-                on_progress(sent)
+    def tell() -> None:
+        nonlocal told
+        if on_progress is not None and stream.sent != told:
+            told = stream.sent
+            on_progress(told)
 
     try:
-        async with overlay.open(peer, "PUT", path, headers=headers, data=body(), stall_s=stall_s) as answer:
-            return await answer.read()
+        return await in_thread(connection, lambda: stream.put(path, headers, source), tell)
     finally:
-        source.close()
+        stream.close()
+        tell()
 
 
 def _backoff() -> Backoff:
     return Backoff(random.Random(), first_s=BACKOFF_FIRST_S, most_s=BACKOFF_MOST_S)
-
-
-def _as_peer_error(error: BaseException, peer: str, path: str) -> PeerError:
-    if isinstance(error, PeerError):
-        return error
-    reason = "it sent nothing for too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-    return PeerUnreachable(f"transfer of {path} with {peer} broke off: {reason}")
 
 
 def _names(peers: set[str]) -> str:

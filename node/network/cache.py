@@ -33,6 +33,10 @@ STALE_PART_S: Final = 3600.0
 STALE_S: Final = 30 * 86_400.0
 PIECE_BYTES: Final = 1 << 20
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_PART: Final = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]+\.part")
+"""A file of the cache on its way; locked by who writes it."""
+_OURS: Final = re.compile(r"\.[0-9a-f]{64}\.[a-z0-9.]+")
+"""What goes when it is old. Whatever else lies in the folder is somebody's only copy, for all we know."""
 
 Fetch = Callable[[Path], Awaitable[None]]
 """Writes the whole, verified file under the path that it is given, or raises."""
@@ -77,6 +81,11 @@ class ContentCache:
             yield self._path(sha256)
         finally:
             os.close(held)
+
+    def sweep(self) -> None:
+        """Remove what somebody was fetching who has died since. Blocks."""
+        if self.folder.is_dir():
+            self._entries()
 
     def has(self, sha256: str) -> bool:
         """Whether a file is there; it may be gone the next moment."""
@@ -166,7 +175,11 @@ class ContentCache:
                 about = entry.stat(follow_symlinks=False)
                 if _DIGEST.fullmatch(entry.name):
                     found.append(_Entry(Path(entry.path), about.st_size, about.st_atime))
-                elif time.time() - about.st_mtime > (STALE_PART_S if entry.name.endswith(".part") else STALE_S):
+                elif _PART.fullmatch(entry.name):
+                    _remove(Path(entry.path))
+                elif _OURS.fullmatch(entry.name) and time.time() - about.st_mtime > (
+                    STALE_PART_S if entry.name.endswith(".part") else STALE_S
+                ):
                     Path(entry.path).unlink(missing_ok=True)
         return found
 

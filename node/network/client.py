@@ -9,9 +9,8 @@ import io
 import os
 import ssl
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 from yarl import URL
@@ -34,7 +33,6 @@ CONTROL_PER_PEER = 8
 BULK_PER_PEER = 16
 MAX_CONNECTIONS = 2_048
 MAX_HEADER_BYTES = 32 << 10
-SLOW_BODY_S = 60.0
 PIECE_BYTES = 256 << 10
 REFUSED_HINT = "it may refuse our certificate: is it revoked, or of another authority?"
 
@@ -145,25 +143,21 @@ class Client:
         path: str,
         *,
         headers: Mapping[str, str] | None,
-        data: Any,
+        data: bytes | None,
         stall_s: float,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A request on the bulk pool; the block reads the answer's body. No piece of either body may take longer than
-        `stall_s`. The answer to an upload is already read when the block begins."""
+        """A request on the bulk pool; the block reads the answer's body, and no piece may take longer than `stall_s`.
+        Where there is `data`, the answer is already read when the block begins."""
         assert self._bulk is not None, "the client is not open"
         url = _url(where, path)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=None if data else stall_s)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=stall_s)
         async with contextlib.AsyncExitStack() as stack:
             with attempt() as noted, _translated(where, noted):
-                loop = asyncio.get_running_loop()
                 # waiting for a connection counts too, hence more than one stall for the answer to begin
-                async with asyncio.timeout(stall_s + CONNECT_S) as deadline:
-                    body = (
-                        _watched(data, deadline, loop, stall_s) if isinstance(data, AsyncIterable) else _in_pieces(data)
-                    )
+                async with asyncio.timeout(stall_s + CONNECT_S):
                     response = await stack.enter_async_context(
                         self._bulk.request(
-                            method, url, headers=headers, data=body, timeout=timeout, allow_redirects=False
+                            method, url, headers=headers, data=_in_pieces(data), timeout=timeout, allow_redirects=False
                         )
                     )
                     noted.has_answer = True
@@ -176,21 +170,9 @@ class Client:
                 yield response
 
 
-async def _watched(
-    data: AsyncIterable[bytes], deadline: asyncio.Timeout, loop: asyncio.AbstractEventLoop, stall_s: float
-) -> AsyncIterator[bytes]:
-    async for piece in data:
-        if deadline.expired():
-            return
-        deadline.reschedule(loop.time() + stall_s)
-        yield piece
-    if not deadline.expired():
-        deadline.reschedule(loop.time() + max(stall_s, SLOW_BODY_S))
-
-
-def _in_pieces(data: Any) -> Any:
-    """Large bytes as a stream, which aiohttp writes piece by piece; anything else as it is."""
-    return io.BytesIO(data) if isinstance(data, bytes) and len(data) > PIECE_BYTES else data
+def _in_pieces(data: bytes | None) -> bytes | io.BytesIO | None:
+    """Large bytes as a stream, which aiohttp writes piece by piece; others as they are."""
+    return io.BytesIO(data) if data is not None and len(data) > PIECE_BYTES else data
 
 
 def _check_size(response: aiohttp.ClientResponse) -> None:

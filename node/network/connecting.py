@@ -29,7 +29,7 @@ from node.network.dialling import PeerResolver, make_socket
 
 T = TypeVar("T")
 
-THREADS = 32
+THREADS = 64
 TICK_S = 0.1
 
 
@@ -82,7 +82,8 @@ class Connector:
 
     def _is(self, peer_id: str, connection: ssl.SSLSocket) -> bool:
         """Whether this is the peer; if not, its place is left out from now on. Raises where there is no other."""
-        place = connection.getpeername()[:2]
+        with translated(peer_id):  # it may be gone again
+            place = connection.getpeername()[:2]
         caller = self._identity.trust.caller_of(connection.getpeercert(True) or b"")
         if caller.is_operator:
             raise PeerUntrusted(f"{caller.name} answers with an operator's certificate, a node's was expected")

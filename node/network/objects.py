@@ -6,14 +6,17 @@ import asyncio
 import random
 from pathlib import Path
 
-from node.errors import DatasetError, ObjectStoreError
+from node.errors import DatasetError, ObjectStoreError, TensorFileError
 from node.network.backoff import Backoff
 from node.network.bulk import BACKOFF_FIRST_S, BACKOFF_MOST_S, Report
 from node.network.partfile import PartFile
 from node.objectstore import Bucket
 from node.telemetry import metrics
+from node.tensorfile import MAX_HEADER_BYTES, Header, parse_header
+from node.wire import SliceInfo
 
 ATTEMPTS = 6
+HEAD_BYTES = 64 << 10
 
 
 async def download_object(
@@ -52,6 +55,27 @@ async def download_object(
         await part.commit(durable=False)
     finally:
         await part.discard()
+
+
+async def object_header(bucket: Bucket, info: SliceInfo) -> tuple[Header, str]:
+    """The header of a slice, compared with its line of the manifest, and the tag that the slice had then.
+
+    Raises `DatasetError`, `ObjectStoreError`.
+    """
+    where = f"{bucket.url}/{info.name}"
+    head, about = await bucket.part(info.name, 0, min(HEAD_BYTES, info.size_bytes))
+    if about.size_bytes != info.size_bytes:
+        raise DatasetError(f"{where} has {about.size_bytes:,} bytes, the manifest says {info.size_bytes:,}")
+    need = 8 + min(int.from_bytes(head[:8], "little"), MAX_HEADER_BYTES)
+    if need > len(head):
+        head, about = await bucket.part(info.name, 0, min(need, info.size_bytes), tag=about.tag)
+    try:
+        header = parse_header(bytes(head[:need]), info.size_bytes)
+    except TensorFileError as error:
+        raise DatasetError(f"{where} is not a sound safetensors file: {error.message}") from error
+    if header.rows != info.rows:
+        raise DatasetError(f"{where} has {header.rows} rows, the manifest says {info.rows}")
+    return header, about.tag
 
 
 async def _continue(bucket: Bucket, name: str, part: PartFile, on_progress: Report | None) -> None:

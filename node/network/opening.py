@@ -7,7 +7,7 @@ import msgspec
 from node.errors import PeerProtocol, PeerUntrusted
 from node.identity.trust import Trust
 from node.network.records import Opened
-from node.wire import Passed, PeerRecord, ProviderRecord, Record
+from node.wire import UNDECODABLE, Passed, PeerRecord, ProviderRecord, Record
 
 MAX_PAYLOAD_BYTES = 16 << 10
 MAX_NAME = 256
@@ -26,7 +26,7 @@ def peek(passed: Passed) -> Record:
         raise PeerProtocol(f"a record of {len(payload)} bytes, {MAX_PAYLOAD_BYTES} are allowed")
     try:
         record = _decoder.decode(payload)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise PeerProtocol(f"a record that cannot be read: {error}") from error
     fault = _fault(record)
     if fault:

@@ -24,7 +24,7 @@ from node.identity.caller import Caller
 from node.identity.credentials import Identity
 from node.network import listeners
 from node.network.addressbook import AddressBook
-from node.network.announcer import Announcer
+from node.network.announcer import Announcer, Offering
 from node.network.bootstrap import Bootstrap
 from node.network.client import Answer, Client, is_definite
 from node.network.connecting import Connector
@@ -36,13 +36,13 @@ from node.network.server import Server
 from node.store import Store
 from node.wire import (
     MAX_MESSAGE_BYTES,
+    UNDECODABLE,
     Advertisement,
     Exchange,
     FindProviders,
     Gossip,
     Hello,
     Message,
-    Mountable,
     PeerRecord,
     ProviderRecord,
     Request,
@@ -208,7 +208,7 @@ class Overlay:
         self._knowledge.answered(answer.caller.peer_id)
         try:
             decoded: A = msgspec.msgpack.decode(answer.body, type=request.answer)  # type: ignore[assignment]
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise PeerProtocol(f"{request.method}: {answer.caller.name} answers something else: {error}") from error
         return decoded, answer
 
@@ -219,12 +219,12 @@ class Overlay:
         path: str,
         *,
         headers: Mapping[str, str] | None = None,
-        data: Any = None,
+        data: bytes | None = None,
         stall_s: float = 30.0,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """A request on the pool for bulk; the block reads the answer's body. Other than 2xx raises Refused.
 
-        No piece of either body may take longer than `stall_s`. The answer to an upload is read when the block begins.
+        No piece of the answer may take longer than `stall_s`. Where there is `data`, it is read when the block begins.
         """
         return self._client.open(peer_id, method, path, headers=headers, data=data, stall_s=stall_s)
 
@@ -289,10 +289,9 @@ class Overlay:
         """What this node has and what of it is free, for whoever looks."""
         self._announcer.describe(total, free)
 
-    def offer(self, executors: list[str], price: float, floor: float, gpu_name: str, mounts: list[Mountable]) -> None:
-        """What this node's worker runs (`class/name`), on which GPUs, what it asks an hour, and what jobs may mount,
-        for whoever looks."""
-        self._announcer.offer(executors, price, floor, gpu_name, mounts)
+    def offer(self, offering: Offering) -> None:
+        """What this node's worker offers, for whoever looks."""
+        self._announcer.offer(offering)
 
     def mark(self, *, cordoned: bool, draining: bool) -> None:
         """Whether this node's worker is cordoned, and drained, for whoever looks."""

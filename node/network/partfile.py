@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
@@ -20,21 +21,18 @@ T = TypeVar("T")
 
 DISK_THREADS = 8
 IOV_MAX = 512
-LARGE_BLOCK_BYTES = 4 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @cache
 def disk_pool() -> ThreadPoolExecutor:
     """The threads of bulk transfers, apart from `asyncio.to_thread`'s, so that neither waits for the other."""
-    # glibc maps every block over 128 KiB anew until a larger one was freed, and asyncio takes 256 KiB for each TLS
-    # record: freeing one block here saves a seventh of a transfer's CPU time.
-    bytes(LARGE_BLOCK_BYTES)
     return ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="bulk")
 
 
 class PartFile:
-    """A unique temporary file beside `target`. Leave by `commit` or `discard`; both are safe after a cancellation."""
+    """A unique temporary file beside `target`, locked. Leave by `commit` or `discard`; both are safe after a
+    cancellation."""
 
     def __init__(self, target: Path, size_bytes: int) -> None:
         self.target = target
@@ -60,12 +58,8 @@ class PartFile:
         """Write and hash `pieces`; returns once the pieces before these are through, so that both overlap receiving."""
         size = sum(map(len, pieces))
         await self._settle()
-        pool = disk_pool()
         offset, self.written = self.written, self.written + size
-        self._jobs = [
-            pool.submit(self._write, pieces, offset),
-            pool.submit(self._update, pieces),
-        ]
+        self._jobs = [disk_pool().submit(self._keep, pieces, offset)]
 
     def put(self, piece: memoryview) -> None:
         """`append` for a thread: it writes itself, while another hashes.
@@ -136,13 +130,22 @@ class PartFile:
         room = shutil.disk_usage(self.target.parent).free
         if room < self.size_bytes:
             raise DiskFull(self.target, self.size_bytes, room)
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        while self._fd < 0:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            # The kernel drops the lock when this process dies: whoever can take it may remove the file.
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            if not os.fstat(self._fd).st_nlink:
+                self._close()
         if self.size_bytes and hasattr(os, "posix_fallocate"):
             try:
                 os.posix_fallocate(self._fd, 0, self.size_bytes)
             except OSError as error:
                 if error.errno in _NO_ROOM:
                     raise
+
+    def _keep(self, pieces: Sequence[bytes | memoryview], offset: int) -> None:
+        self._write(pieces, offset)
+        self._update(pieces)
 
     def _write(self, pieces: Sequence[bytes | memoryview], offset: int) -> None:
         for first in range(0, len(pieces), IOV_MAX):
@@ -163,8 +166,8 @@ class PartFile:
         os.ftruncate(self._fd, self.written)
         if durable:
             os.fsync(self._fd)
-        self._close()
         self._path.replace(self.target)
+        self._close()
         if durable:
             sync_directory(self.target.parent)
 

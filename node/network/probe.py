@@ -12,7 +12,7 @@ from node.identity.credentials import Identity
 from node.network.addressbook import AddressBook
 from node.network.client import Client
 from node.network.opening import open_record, peek
-from node.wire import Hello, Passed, PeerRecord, Signed, Welcome
+from node.wire import UNDECODABLE, Hello, Passed, PeerRecord, Signed, Welcome
 
 PROBE_S = 5.0
 
@@ -47,7 +47,7 @@ async def probe(identity: Identity, address: Address, *, timeout_s: float = PROB
         answer = await client.call(where, Hello.method, msgspec.msgpack.encode(hello), timeout_s)
     try:
         welcome = msgspec.msgpack.decode(answer.body, type=Welcome)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise PeerProtocol(f"{address} answers, but not as a node: {error}") from error
     record = open_record(identity.trust, welcome.record, peek(welcome.record)).record
     if not isinstance(record, PeerRecord) or record.peer_id != answer.caller.peer_id:

@@ -102,7 +102,7 @@ class RpcTable:
 
 def encode_refusal(error: Refused) -> tuple[int, bytes]:
     """HTTP status and body of a refusal."""
-    refusal = Refusal(code=error.code, detail=error.message, hint=error.hint)
+    refusal = Refusal(code=error.code, detail=error.message, hint=error.hint, parts=error.parts)
     return STATUS.get(error.code, 400), msgspec.msgpack.encode(refusal)
 
 
@@ -115,7 +115,7 @@ def decode_refusal(status: int, content_type: str, body: bytes) -> Refused | Pee
             return PeerProtocol(f"an unreadable refusal with status {status}")
         if status >= 500 and refusal.code not in STATUS:
             return PeerProtocol(refusal.detail)
-        return Refused(refusal.code, refusal.detail, hint=refusal.hint)
+        return Refused(refusal.code, refusal.detail, hint=refusal.hint, parts=refusal.parts)
     text = body[:200].decode(errors="replace").strip()
     code = CODE.get(status)
     return Refused(code, text or f"status {status}") if code else PeerProtocol(f"status {status}: {text}")

@@ -1,16 +1,19 @@
-"""One answer of a peer, read by a thread: the head, then the body into large buffers that are used again and again."""
+"""One request to a peer by a thread: large bodies go through buffers that are used again and again."""
 
 from __future__ import annotations
 
 import http.client
 import io
 import itertools
+import os
+import select
 import ssl
 import time
 from collections.abc import Mapping
 
-from node.errors import PeerUnreachable
+from node.errors import PeerProtocol, PeerUnreachable
 from node.network.connecting import translated
+from node.network.filesource import FileSource
 from node.network.partfile import PartFile
 from node.network.rpc import decode_refusal
 from node.telemetry import metrics
@@ -19,6 +22,9 @@ from node.wire import MAX_MESSAGE_BYTES
 BUFFER_BYTES = 1 << 20
 BUFFERS = 2
 """One is filled while the other is written and hashed."""
+PIECE_BYTES = 256 << 10
+ANSWER_S = 60.0
+"""So long may the answer to a file take that is through: the peer reads it over."""
 FIRST_BYTES = max(64 << 10, io.DEFAULT_BUFFER_SIZE)
 STALL_BYTES = 32 << 10
 """A transfer that moves less than this in `stall_s` counts as stalled."""
@@ -32,6 +38,7 @@ class Stream:
         self._peer_id = peer_id
         self._stall_s = stall_s
         self._answer: http.client.HTTPResponse | None = None
+        self.sent = 0
         connection.settimeout(stall_s)
 
     def close(self) -> None:
@@ -72,6 +79,66 @@ class Stream:
                 with translated(self._peer_id):
                     raise problem
             buffer, count = next(buffers), 0
+
+    def put(self, path: str, headers: Mapping[str, str], source: FileSource) -> bytes:
+        """The answer to a PUT of a file, which may come before the file is through; `sent` grows meanwhile.
+
+        Raises `Refused` for any answer but 2xx, or as `Connector.connect`.
+        """
+        with translated(self._peer_id):
+            asked = http.client.HTTPConnection(self._peer_id)
+            asked.sock = self._connection
+            asked.putrequest("PUT", path, skip_accept_encoding=True)
+            for name, value in {**headers, "Content-Length": str(source.size), "Connection": "close"}.items():
+                asked.putheader(name, value)
+            asked.endheaders()
+            problem = self._pour(source)
+            if isinstance(problem, TimeoutError):
+                raise problem
+            try:
+                self._connection.settimeout(max(self._stall_s, ANSWER_S))
+                self._answer = answer = asked.getresponse()
+                body = answer.read(MAX_MESSAGE_BYTES + 1)
+            except (OSError, http.client.HTTPException) as error:
+                raise problem or error from error
+        if len(body) > MAX_MESSAGE_BYTES:
+            raise PeerProtocol(f"an answer of more than {MAX_MESSAGE_BYTES} bytes")
+        if 200 <= answer.status < 300:
+            return body
+        raise decode_refusal(answer.status, answer.headers.get_content_type(), body)
+
+    def _pour(self, source: FileSource) -> OSError | None:
+        """Send a file until it is through or an answer is there. What broke off: the peer may have said why before."""
+        buffer = memoryview(bytearray(min(PIECE_BYTES, source.size)))
+        watched = select.poll()
+        self._connection.setblocking(False)
+        try:
+            while self.sent < source.size:
+                piece = buffer[: os.preadv(source.fd, [buffer], self.sent)]
+                if not piece:
+                    raise ConnectionResetError("the file became shorter while it was sent")
+                while piece:
+                    done = self._push(piece)
+                    piece = piece[done:]
+                    watched.register(self._connection, select.POLLIN | (select.POLLOUT if piece else 0))
+                    found = watched.poll(self._stall_s * 1e3 if piece else 0)
+                    if any(event & ~select.POLLOUT for _, event in found):
+                        return None
+                    if piece and not found:
+                        raise TimeoutError
+        except OSError as error:
+            return error
+        return None
+
+    def _push(self, piece: memoryview) -> int:
+        """How much goes into the socket at once: all, or nothing as far as OpenSSL says, and it must be tried again."""
+        try:
+            done = self._connection.send(piece)
+        except ssl.SSLWantWriteError:
+            return 0
+        self.sent += done
+        metrics().bytes_sent(done)
+        return done
 
     def _fill(self, buffer: memoryview, count: int) -> tuple[int, Exception | None]:
         """Fill a buffer that holds `count` bytes already; how many it holds now, and why not all."""

@@ -1,4 +1,4 @@
-"""A loopback stand-in for the overlay: aiohttp servers over mutual TLS 1.3, one for each "peer"."""
+"""A loopback stand-in for the overlay: the real server over mutual TLS 1.3, one for each "peer"."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from node.errors import PeerUnreachable, Refused
+from node.errors import PeerUnreachable
+from node.identity.caller import Caller
 from node.identity.credentials import Identity
-from node.network.rpc import CONTENT_TYPE, decode_refusal, encode_refusal
+from node.network.rpc import RpcTable, decode_refusal
+from node.network.server import Server
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -26,30 +28,23 @@ class Loopback:
     def __init__(self, identity: Identity, session: aiohttp.ClientSession) -> None:
         self._identity = identity
         self._session = session
-        self._runners: list[web.AppRunner] = []
+        self._serving = AsyncExitStack()
         self.bases: dict[str, str] = {}
         self.asked: list[tuple[str, str, dict[str, str]]] = []
 
     async def serve(self, peer: str, handler: Handler) -> None:
         """Answer every request to `peer` with `handler`."""
 
-        async def answer(request: web.Request) -> web.StreamResponse:
+        async def answer(caller: Caller, request: web.Request) -> web.StreamResponse:
             self.asked.append((peer, request.path, dict(request.headers)))
-            try:
-                return await handler(request)
-            except Refused as error:
-                status, body = encode_refusal(error)
-                return web.Response(status=status, body=body, content_type=CONTENT_TYPE)
+            return await handler(request)
 
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", answer)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._identity.server_context())
-        await site.start()
-        self._runners.append(runner)
-        host, port = runner.addresses[0][:2]
-        self.bases[peer] = f"https://{host}:{port}"
+        server = Server(self._identity, RpcTable(), lambda caller: None)
+        server.route("*", "/{path:.*}", answer, operator=None)
+        listening = socket.create_server(("127.0.0.1", 0))
+        listening.setblocking(False)
+        self.bases[peer] = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        await self._serving.enter_async_context(server.serve([listening]))
 
     @asynccontextmanager
     async def open(
@@ -89,8 +84,7 @@ class Loopback:
 
     async def close(self) -> None:
         """Stop all peers."""
-        for runner in self._runners:
-            await runner.cleanup()
+        await self._serving.aclose()
 
 
 @asynccontextmanager

@@ -1,8 +1,11 @@
-"""Stands in for `node.network.overlay.Overlay`: nodes in one process, plain HTTP on loopback, callers by a header."""
+"""Stands in for `node.network.overlay.Overlay`: nodes in one process, callers by a header; plain HTTP for operators."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,6 +18,7 @@ from aiohttp.test_utils import TestServer
 from node.errors import PeerUnreachable, Refused
 from node.identity.caller import Caller
 from node.identity.credentials import Identity
+from node.network.accepting import Acceptor
 from node.network.membership import KnownPeer
 from node.network.rpc import CONTENT_TYPE, decode_refusal, encode_refusal
 from node.wire import PeerRecord
@@ -45,15 +49,27 @@ class FakeOverlay:
         self.app = web.Application()
         self.server: TestServer | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._port = 0
         self._watchers: list[Callable[[], None]] = []
         network.overlays[self.peer_id] = self
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[FakeOverlay]:
         """Serve during the block."""
-        async with TestServer(self.app) as server, aiohttp.ClientSession() as session:
+        connector = aiohttp.TCPConnector(ssl=self.identity.client_context())
+        async with TestServer(self.app) as server, aiohttp.ClientSession(connector=connector) as session:
             self.server, self._session = server, session
-            yield self
+            assert server.runner is not None
+            assert server.runner.server is not None
+            acceptor = Acceptor(self.identity.server_context(), server.runner.server)
+            listening = socket.create_server(("127.0.0.1", 0))
+            listening.setblocking(False)
+            self._port = listening.getsockname()[1]
+            try:
+                async with acceptor.accepting([listening]):
+                    yield self
+            finally:
+                await acceptor.close()
         self.network.down.add(self.peer_id)
 
     def bulk_route(
@@ -105,17 +121,28 @@ class FakeOverlay:
     async def open(
         self, peer_id: str, method: str, path: str, *, headers: Any = None, data: Any = None, stall_s: float = 30.0
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        server = self._reach(peer_id).server
-        assert server is not None
+        overlay = self._reach(peer_id)
+        assert overlay.server is not None
         assert self._session is not None
+        url = overlay.server.make_url(path).with_scheme("https").with_port(overlay._port)
         headers = {**(headers or {}), CALLER: "node"}
         try:
-            async with self._session.request(method, server.make_url(path), headers=headers, data=data) as answer:
+            async with self._session.request(method, url, headers=headers, data=data) as answer:
                 if answer.status >= 300:
                     raise decode_refusal(answer.status, answer.content_type, await answer.read())
                 yield answer
         except aiohttp.ClientError as error:
             raise PeerUnreachable(f"the connection to {peer_id} broke: {error}") from error
+
+    async def connect(self, peer_id: str) -> ssl.SSLSocket:
+        """A connection for one file."""
+        port = self._reach(peer_id)._port
+        context = self.identity.client_context()
+
+        def dial() -> ssl.SSLSocket:
+            return context.wrap_socket(socket.create_connection(("127.0.0.1", port), 5))
+
+        return await asyncio.to_thread(dial)
 
     def _reach(self, peer_id: str) -> FakeOverlay:
         if peer_id in self.network.down or peer_id not in self.network.overlays:

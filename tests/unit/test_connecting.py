@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
+import struct
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -68,6 +70,29 @@ async def test_a_node_of_another_authority_is_not_trusted(make_identity: MakeIde
         book.set(stranger.peer_id, [address])
         with pytest.raises(PeerUntrusted):
             await Connector(make_identity().load(), book).connect(stranger.peer_id)
+
+
+async def test_a_peer_that_dies_right_after_the_handshake_is_unreachable(
+    make_identity: MakeIdentity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by kills of data nodes: the error reached the loader, which ended instead of asking again."""
+
+    def shake_hands_and_lose_it(connection: ssl.SSLSocket, peer_id: str) -> None:
+        shake_hands(connection, peer_id)
+        with contextlib.suppress(OSError):
+            connection.recv(1)
+
+    async def die(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    shake_hands = connecting._shake_hands
+    monkeypatch.setattr(connecting, "_shake_hands", shake_hands_and_lose_it)
+    peer, book = make_identity("peer"), AddressBook()
+    async with await asyncio.start_server(die, "127.0.0.1", 0, ssl=peer.load().server_context()) as server:
+        book.set(peer.peer_id, [f"/ip4/127.0.0.1/tcp/{server.sockets[0].getsockname()[1]}"])
+        with pytest.raises(PeerUnreachable):
+            await Connector(make_identity().load(), book).connect(peer.peer_id)
 
 
 async def test_an_operator_is_no_node(make_identity: MakeIdentity) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from node.errors import CacheTooSmall, DiskFull, PeerProtocol
 from node.network.cache import ContentCache, copy_file
+from node.network.partfile import PartFile
 
 pytestmark = pytest.mark.asyncio
 
@@ -111,11 +112,34 @@ async def test_a_fetch_that_fails_leaves_nothing_and_the_next_one_tries_again(tm
     with pytest.raises(ConnectionError):
         async with cache.pinned(digest(b"x" * 10), 10, fail):
             pass
-    stale = tmp_path / ".x.part"
+    stale = tmp_path / f".{digest(b'y')}.part"
     stale.write_bytes(b"left by a process that was killed")
     os.utime(stale, (1, 1))
     assert await get(cache, origin, b"x" * 10) == b"x" * 10
     assert [path.name for path in tmp_path.iterdir()] == [digest(b"x" * 10)]
+
+
+async def test_what_a_process_was_fetching_when_it_was_killed_is_removed_and_what_others_fetch_is_not(
+    tmp_path: Path,
+) -> None:
+    """Found by seed 1006 of the chaos tests."""
+    code = (
+        "import asyncio, sys\nfrom pathlib import Path\nfrom node.network.partfile import PartFile\n"
+        f"asyncio.run(PartFile.create(Path({str(tmp_path / digest(b'x'))!r}), 1))\n"
+        "print(1, flush=True)\nsys.stdin.read()"
+    )
+    cache = ContentCache(tmp_path, 10)
+    part = await PartFile.create(tmp_path / digest(b"y"), 1)
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and await asyncio.to_thread(other.stdout.readline) == b"1\n"
+        cache.sweep()
+        assert len(list(tmp_path.iterdir())) == 2
+        other.kill()
+        other.wait()
+    cache.sweep()
+    await part.append([b"y"])
+    await part.commit()
+    assert [path.name for path in tmp_path.iterdir()] == [digest(b"y")]
 
 
 async def test_what_is_on_its_way_counts_against_the_limit(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from node.addresses import parse
 from node.errors import TensorFileError
-from node.network import serving
 from node.tensorfile import parse_header
 from tests.support import MakeIdentity
 from tests.unit.hostile_bytes import Client, header_mutants, request_mutants
@@ -61,37 +60,3 @@ async def test_hostile_requests_get_an_answer_or_an_end_while_another_client_fet
         await asyncio.wait([fetching])
         await bad.close()
         await good.close()
-
-
-@pytest.mark.asyncio
-async def test_a_client_that_reads_slowly_is_served_and_one_that_reads_nothing_is_not() -> None:
-    class Link:
-        """A transport whose buffer shrinks at each look, by what is in `takes`."""
-
-        def __init__(self, takes: list[int]) -> None:
-            self.left = 1 << 20
-            self.takes = takes
-            self.aborted = False
-            self.transport = self.writer = self
-
-        def get_write_buffer_size(self) -> int:
-            self.left -= self.takes.pop(0)
-            return self.left
-
-        def abort(self) -> None:
-            self.aborted = True
-
-        async def drain(self) -> None:
-            if self.takes:
-                await asyncio.Event().wait()
-
-        async def write(self, _: bytes) -> None:
-            await asyncio.Event().wait()
-
-    slow = Link([0, 40_000, 40_000, 40_000])
-    await serving._write(slow, slow, b"x", 0.01)  # type: ignore[arg-type]
-    assert not slow.aborted
-    still = Link([0, 40_000, 1_000, 40_000])
-    with pytest.raises(ConnectionResetError, match=r"took nothing for 0\.01 s"):
-        await serving._write(still, still, b"x", 0.01)  # type: ignore[arg-type]
-    assert still.aborted

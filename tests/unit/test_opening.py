@@ -73,6 +73,8 @@ def test_a_life_that_never_ends_is_an_error_of_the_protocol(identity: Identity, 
         msgspec.msgpack.encode(record_of("p", name="n" * 300)),
         msgspec.msgpack.encode(record_of("p", addresses=["/ip4/10.0.0.1/tcp/1"] * 40)),
         msgspec.msgpack.encode({"type": "peer"}),
+        msgspec.msgpack.encode(record_of("p", name="no-text")).replace(b"no-text", b"no-te\xff\xfe"),
+        b"\x82\xa4type\xa4peer\xa7unknown" + b"\x91" * 2000 + b"\xc0",
     ],
 )
 def test_what_is_not_a_sound_record_is_an_error_of_the_protocol(payload: bytes) -> None:

@@ -9,7 +9,7 @@ import shutil
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -22,6 +22,7 @@ from node.errors import PeerProtocol, PeerUnreachable, PeerUntrusted, Refused
 from node.identity import authority
 from node.identity.caller import Caller
 from node.network.addressbook import AddressBook
+from node.network.bulk import upload
 from node.network.client import Client
 from node.network.overlay import Overlay
 from node.network.probe import probe
@@ -372,17 +373,13 @@ async def test_an_upload_nobody_reads_and_an_answer_that_never_comes_are_cut_off
         overlay.bulk_route("PUT", "/bulk/hang", hang)
         overlay.bulk_route("GET", "/bulk/stall", stall)
 
-    async def endless() -> AsyncIterator[bytes]:
-        while True:
-            yield b"\0" * (1 << 20)
-
+    large = tmp_path / "large.bin"
+    with large.open("wb") as file:
+        file.truncate(256 << 20)
     async with overlay_for(make_identity(), tmp_path, prepare=prepare) as overlay:
-        with pytest.raises(PeerUnreachable):
-            async with (
-                asyncio.timeout(10),
-                overlay.open(overlay.peer_id, "PUT", "/bulk/hang", data=endless(), stall_s=0.3),
-            ):
-                pytest.fail("opened")
+        with pytest.raises(PeerUnreachable, match="too long"):
+            async with asyncio.timeout(10):
+                await upload(overlay, overlay.peer_id, "/bulk/hang", large, attempts=1, stall_s=0.3)
         with pytest.raises(PeerUnreachable):
             async with asyncio.timeout(10), overlay.open(overlay.peer_id, "GET", "/bulk/stall", stall_s=0.3) as answer:
                 await answer.read()
