@@ -98,6 +98,8 @@ def _check_sync(spec: JobSpec, need: Need) -> None:
     part = spec.partition
     need(1 <= part.num_partitions <= 10**6, ["partition", "num_partitions"], "must be 1 to 1000000")
     need(0 <= part.rebalance_threshold <= 1000, ["partition", "rebalance_threshold"], "must not be negative")
+    is_shared_out = part.strategy != "first-come"
+    need(is_shared_out or part.unit == "slices", ["partition", "unit"], 'goes with a strategy, such as "round-robin"')
     is_range = part.strategy == "range"
     need(is_range == bool(part.ranges), ["partition", "ranges"], 'goes with strategy = "range", one for each worker')
     need(not is_range or len(part.ranges) >= spec.num_workers, ["partition", "ranges"], "must be one for each worker")

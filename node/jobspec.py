@@ -86,28 +86,12 @@ class OuterSpec(Strict, frozen=True):
     momentum: float
 
 
-class SyncSpec(Strict, frozen=True):
-    """How updates travel; the fields of `wire.Sync`."""
-
-    codec: str = "none"
-    density: float = 0.02
-    fragments: int = 1
-    overlap: bool = False
-    delay_batches: int = 0
-    mixing: float = 0.5
+class SyncSpec(Sync, frozen=True, forbid_unknown_fields=True, omit_defaults=False):
+    """How updates travel, as written."""
 
 
-class AggregationSpec(Strict, frozen=True):
-    """How a round is closed; the fields of `wire.Aggregation`."""
-
-    rule: str = "mean"
-    trim: float = 0.2
-    clip_norm: float = 0.0
-    late: str = "refuse"
-    late_weight: float = 0.5
-    deadline_k: float = 4.0
-    deadline_floor_s: float = 2.0
-    deadline_ceiling_s: float = 600.0
+class AggregationSpec(Aggregation, frozen=True, forbid_unknown_fields=True, omit_defaults=False):
+    """How a round is closed, as written."""
 
 
 class CheckpointSpec(Strict, frozen=True):
@@ -121,10 +105,14 @@ class CheckpointSpec(Strict, frozen=True):
 
 
 class PartitionSpec(Strict, frozen=True):
-    """Which worker is given which slices. `num_partitions` and `hash_seed` are of `hash`, `ranges` (of slices, one for
-    each worker, the end not included) of `range`, `base` and `rebalance_threshold` of `adaptive`."""
+    """Which worker is given which slices, or which rows. `num_partitions` and `hash_seed` are of `hash`, `ranges` (of
+    slices or rows, one for each worker, the end not included) of `range`, `base` and `rebalance_threshold` of
+    `adaptive`."""
 
-    strategy: Literal["first-come", "round-robin", "contiguous", "hash", "range", "adaptive"] = "first-come"
+    strategy: Literal["first-come", "round-robin", "contiguous", "hash", "range", "stratified", "adaptive"] = (
+        "first-come"
+    )
+    unit: Literal["slices", "rows"] = "slices"
     num_partitions: int = 64
     hash_seed: int = 0
     ranges: list[tuple[int, int]] = []
@@ -276,6 +264,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the job runs a model over a dataset, and trains none."""
         return self.output is not None
 
+    def stores(self) -> tuple[str, ...]:
+        """The addresses in object storage that its workers read."""
+        return tuple(name for name in (self.dataset, self.validation_dataset) if is_store_url(name))
+
     @property
     def token(self) -> str:
         """The secret for the model's repository."""
@@ -296,14 +288,6 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     def outer(self) -> OuterOptimizer:
         """The optimizer of the parameter server."""
         return OuterOptimizer(**msgspec.structs.asdict(self.outer_optimizer))
-
-    def wire_sync(self) -> Sync:
-        """How updates travel."""
-        return Sync(**msgspec.structs.asdict(self.sync))
-
-    def wire_aggregation(self) -> Aggregation:
-        """How the parameter server closes a round."""
-        return Aggregation(**msgspec.structs.asdict(self.aggregation))
 
     def wire_output(self) -> Output:
         """What an inference task is to write of each row."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import importlib.util
 import os
 import re
 import time
@@ -43,6 +44,7 @@ ENDPOINTS: Final = (
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT_URL_S3",
     "AWS_ENDPOINT",
+    "GOOGLE_BASE_URL",
     "AZURE_ENDPOINT",
     "AZURE_STORAGE_ENDPOINT",
 )
@@ -64,6 +66,11 @@ class Entry:
     name: str
     size_bytes: int
     tag: str
+
+
+def is_installed() -> bool:
+    """Whether addresses in object storage can be read on this machine."""
+    return importlib.util.find_spec("obstore") is not None
 
 
 def open_bucket(url: str) -> Bucket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -45,3 +46,8 @@ def name_in(url: str) -> str:
 def is_within(url: str, allowed: str) -> bool:
     """Whether an address is `allowed` or below it."""
     return f"{url.rstrip('/')}/".startswith(f"{allowed.rstrip('/')}/")
+
+
+def first_outside(urls: Iterable[str], allowed: Sequence[str]) -> str:
+    """The first address that lies in nothing of what is allowed; empty where all do."""
+    return next((url for url in urls if not any(is_within(url, one) for one in allowed)), "")

@@ -123,16 +123,49 @@ def cut_rows(source: Path, target: Path, start: int, end: int) -> tuple[int, str
         raise TensorFileError(f"{source} has no rows: its tensors differ in their first dimension, or have none")
     if not 0 <= start < end <= rows:
         raise TensorFileError(f"{source} has {rows:,} rows, not {start:,} to {end:,}")
-    entries: dict[str, Any] = {"__metadata__": header.metadata} if header.metadata else {}
+    wanted = {}
+    for name, info in header.tensors.items():
+        row = (info.end - info.start) // rows
+        place = header.data_start + info.start + row * start
+        wanted[name] = _Cut(info.dtype, (end - start, *info.shape[1:]), place, row * (end - start), info.start)
+    return _write_cuts(source, target, header.metadata, wanted)
+
+
+def copy_tensors(source: Path, target: Path, names: Mapping[str, str]) -> tuple[int, str]:
+    """Write a new file that has, by each of `names`, the tensor of `source` that it stands for; its size and SHA-256.
+
+    Read and written piece by piece. Raises `TensorFileError`.
+    """
+    header = read_header(source)
+    wanted = {}
+    for number, (name, held) in enumerate(names.items()):
+        info = header.tensors.get(held)
+        if info is None:
+            raise TensorFileError(f"{source} has no tensor {held}")
+        wanted[name] = _Cut(info.dtype, info.shape, header.data_start + info.start, info.end - info.start, number)
+    return _write_cuts(source, target, header.metadata, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A tensor of a new file, whose bytes lie together in another one; `rank` orders those of one dtype."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+    rank: int
+
+
+def _write_cuts(source: Path, target: Path, metadata: Mapping[str, str], wanted: Mapping[str, _Cut]) -> tuple[int, str]:
+    entries: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     pieces: list[tuple[int, int]] = []
     at = 0
     # By size of the dtype, so that every tensor stays aligned.
-    for name, info in sorted(header.tensors.items(), key=lambda item: (-DTYPE_BYTES[item[1].dtype], item[1].start)):
-        row = (info.end - info.start) // rows
-        size = row * (end - start)
-        entries[name] = {"dtype": info.dtype, "shape": [end - start, *info.shape[1:]], "data_offsets": [at, at + size]}
-        pieces.append((header.data_start + info.start + row * start, size))
-        at += size
+    for name, cut in sorted(wanted.items(), key=lambda item: (-DTYPE_BYTES[item[1].dtype], item[1].rank)):
+        entries[name] = {"dtype": cut.dtype, "shape": list(cut.shape), "data_offsets": [at, at + cut.size]}
+        pieces.append((cut.offset, cut.size))
+        at += cut.size
     prefix = _prefix(entries)
     digest = hashlib.sha256(prefix)
     try:

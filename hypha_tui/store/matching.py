@@ -14,13 +14,17 @@ from hypha_tui.store import text
 from node import mounts
 from node.jobspec import JobSpec, Price
 from node.schema import nearest
-from node.storeurl import is_store_url
+from node.storeurl import first_outside, is_store_url
 from node.views import DatasetView, PeerView
 from node.wire import BindMount, Resources
 
 TRAIN: Final = "train"
 AGGREGATE: Final = "aggregate"
 INFER: Final = "inference"
+_SINGULAR: Final = {
+    "answer": "answers", "are": "is", "ask": "asks", "fetch": "fetches", "have": "has", "lack": "lacks",
+    "take": "takes",
+}  # fmt: skip
 _AMOUNTS: Final = (
     ("gpu", "GPU memory", "GB"),
     ("cpu", "cores", "cores"),
@@ -39,6 +43,7 @@ class Need:
     price: Price
     count: int
     mounts: Sequence[BindMount] = ()
+    stores: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,13 @@ def matching(spec: JobSpec, peers: Iterable[PeerView]) -> Matching:
     role = INFER if spec.is_inference else TRAIN
     count = spec.num_workers + spec.spare_workers
     need = Need(
-        "worker", _executor(role, spec.worker_executor), spec.worker, spec.worker_price, count, spec.bind_mounts
+        "worker",
+        _executor(role, spec.worker_executor),
+        spec.worker,
+        spec.worker_price,
+        count,
+        spec.bind_mounts,
+        spec.stores(),
     )
     if spec.is_inference:
         return Matching(_find(need, workers), None, 1)
@@ -166,9 +177,15 @@ def objection(need: Need, peer: PeerView) -> str:
     lacking = _shortage(need.resources, peer.total) if peer.total is not None else ""
     if lacking:
         return f"lack {lacking}"
+    for name in ("mounts", "stores"):
+        if getattr(need, name) and getattr(peer, name) is None and peer.executors:
+            return f"are too old to know {name}"
     unmountable = mounts.objection(need.mounts, peer.mounts) if peer.mounts is not None else ""
     if unmountable:
         return f"have {unmountable}"
+    forbidden = first_outside(need.stores, peer.stores) if peer.stores is not None else ""
+    if forbidden:
+        return f"fetch nothing from {forbidden}"
     if need.price.bid < peer.floor:
         return f"answer no bid of {need.price.bid:g}"
     if peer.price is not None and peer.price > need.price.limit:
@@ -207,8 +224,7 @@ def _agreed(reason: str, count: int) -> str:
     if count != 1:
         return reason
     verb, _, rest = reason.partition(" ")
-    singular = {"lack": "lacks", "ask": "asks", "are": "is", "have": "has", "answer": "answers", "take": "takes"}
-    return f"{singular.get(verb, verb)} {rest}"
+    return f"{_SINGULAR.get(verb, verb)} {rest}"
 
 
 def _dataset(name: str, known: Sequence[DatasetView]) -> tuple[str, str]:

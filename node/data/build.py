@@ -15,14 +15,16 @@ from pathlib import Path
 import msgspec
 
 from node.data.building import building, show
-from node.data.datasets import MANIFEST, Dataset, encode_manifest, hash_file, load_manifest, name_of, write_file
-from node.data.processes import each
+from node.data.contents import with_few_classes
+from node.data.datasets import Dataset, encode_manifest, hash_file, load_manifest, name_of, write_file
+from node.data.processes import Processes
 from node.data.recipe import Recipe
 from node.data.sources.source import Source
 from node.data.spool import Cut, Cutting, Parts, Spooling, cut, file_of, is_spooled, parts_of, spool
 from node.errors import DatasetError
+from node.manifest import MANIFEST
 from node.network.partfile import sync_directory
-from node.wire import Manifest, SliceInfo
+from node.wire import UNDECODABLE, Manifest, SliceInfo
 
 WORTH_PROCESSES_BYTES = 32 << 20
 """Less input than this is read sooner than processes have started."""
@@ -64,16 +66,16 @@ def build(
     count = workers if workers is not None else _worth(files)
     tell = report or (lambda *_: None)
     try:
-        with building(out, key) as folder:
+        with building(out, key) as folder, Processes(count) as processes:
             tell("looking", 0, len(files))
             source = recipe.open(files, folder)
             if not source.units or not source.record_bytes:
                 raise DatasetError("the sources are empty")
             parts = [_part(folder, number, target.name) for number, target in enumerate(targets)]
             made = parts_of(source.units, [share for _, share in recipe.parts()], recipe.seed)
-            _spool(source, folder / "rows", made, count, tell)
+            _spool(source, folder / "rows", made, processes, tell)
             for number, part in enumerate(parts):
-                _cut(recipe, source, folder / "rows", number, part, count, tell)
+                _cut(recipe, source, folder / "rows", number, part, processes, tell)
                 _finish(part, source, split_of)
             for part, target in zip(parts, targets, strict=True):
                 show(part.folder, target, key)
@@ -102,7 +104,7 @@ def _part(folder: Path, number: int, name: str) -> _Part:
         for line in journal.read_bytes().splitlines():
             try:
                 info = msgspec.json.decode(line, type=SliceInfo)
-            except msgspec.DecodeError:  # the line that was being written
+            except UNDECODABLE:  # the line that was being written
                 continue
             path = made / info.name
             if path.exists() and hash_file(path) == info.sha256:
@@ -117,7 +119,7 @@ def _journal(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.slices")
 
 
-def _spool(source: Source, rows: Path, parts: Parts, workers: int, tell: Report) -> None:
+def _spool(source: Source, rows: Path, parts: Parts, processes: Processes, tell: Report) -> None:
     """Write the rows of all chunks that are not there yet."""
     rows.mkdir(exist_ok=True)
     for path in rows.glob(".*.part"):
@@ -130,12 +132,14 @@ def _spool(source: Source, rows: Path, parts: Parts, workers: int, tell: Report)
     ]
     done = source.units - sum(chunk.units for _, _, chunk in tasks)
     given = Spooling(source.reader, rows, parts, source.record_bytes)
-    for (_, _, chunk), _ in each(spool, given, tasks, workers):
+    for (_, _, chunk), _ in processes.each(spool, given, tasks):
         done += chunk.units
         tell("reading", done, source.units)
 
 
-def _cut(recipe: Recipe, source: Source, spooled: Path, number: int, part: _Part, workers: int, tell: Report) -> None:
+def _cut(
+    recipe: Recipe, source: Source, spooled: Path, number: int, part: _Part, processes: Processes, tell: Report
+) -> None:
     """Make the slices of a part that are not there yet."""
     files = [file_of(spooled, chunk, number) for chunk in range(len(source.chunks))]
     rows = [path.stat().st_size // source.record_bytes for path in files]
@@ -156,7 +160,7 @@ def _cut(recipe: Recipe, source: Source, spooled: Path, number: int, part: _Part
     done = total - sum(task.end - task.start for task in wanted)
     with _journal(part.folder).open("ab") as journal:
         journal.write(b"\n")
-        for task, info in each(cut, given, wanted, workers):
+        for task, info in processes.each(cut, given, wanted):
             journal.write(msgspec.json.encode(info) + b"\n")
             journal.flush()
             part.done[info.name] = info
@@ -168,7 +172,10 @@ def _finish(part: _Part, source: Source, split_of: str) -> None:
     schema = {
         name: f"{column.dtype}[{','.join(map(str, column.shape))}]" for name, column in sorted(source.columns.items())
     }
-    infos = [info for _, info in sorted(part.done.items())]
+    for name in part.done:
+        with (part.folder / name).open("rb") as file:
+            os.fsync(file.fileno())
+    infos = with_few_classes([info for _, info in sorted(part.done.items())])
     manifest = Manifest(name=part.name, slices=infos, schema=schema, classes=source.classes, split_of=split_of)
     write_file(part.folder / MANIFEST, encode_manifest(manifest))
     sync_directory(part.folder)

@@ -9,7 +9,7 @@ import msgspec
 
 from node.data.datasets import Dataset, hash_file, write_file
 from node.errors import DatasetError
-from node.wire import SliceInfo
+from node.wire import UNDECODABLE, SliceInfo
 
 Stamp = tuple[int, int, int]
 """A file's size, modification time in nanoseconds, and inode: another content has another stamp."""
@@ -23,7 +23,7 @@ class Checked:
         self._stamps: dict[str, Stamp] = {}
         self._bad: dict[str, Stamp] = {}
         self._is_dirty = False
-        with contextlib.suppress(OSError, msgspec.DecodeError):
+        with contextlib.suppress(OSError, *UNDECODABLE):
             self._stamps = msgspec.json.decode(path.read_bytes(), type=dict[str, Stamp])
 
     def is_known(self, info: SliceInfo, stamp: Stamp) -> bool:

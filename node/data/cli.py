@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from node.errors import DatasetError
+from node.storeurl import is_store_url
 
 if TYPE_CHECKING:
     from node.data.build import Report
@@ -20,6 +21,7 @@ app = App(name="dataset", help="Build, split, verify or show a dataset.")
 Formats = Literal["text", "jsonl", "csv", "parquet", "numpy", "saved", "images", "function", "slices"]
 Json = Annotated[bool, Parameter(negative="", help="Print the result as JSON.")]
 Force = Annotated[bool, Parameter(negative="", help="Replace datasets that are there already.")]
+Place = Annotated[str, Parameter(help="Folder of the dataset, or its address: s3://, gs:// or az://bucket/path/name.")]
 Workers = Annotated[int | None, Parameter(help="Processes to share the work; what is built does not depend on them.")]
 
 
@@ -110,39 +112,53 @@ def split(
 
 
 @app.command
-def verify(folder: Path, *, json: Json = False) -> int:
+def verify(dataset: Place, *, json: Json = False) -> int:
     """Read every slice and compare it with the manifest. Exit code 1 where something is wrong."""
-    from node.data.datasets import verify as verify_dataset
+    if is_store_url(dataset):
+        from node.data.objects import verify_stored
 
-    dataset, problems = verify_dataset(folder)
+        found, problems = verify_stored(dataset)
+    else:
+        from node.data.datasets import verify as verify_folder
+
+        found, problems = verify_folder(Path(dataset))
     if json:
-        _tell([_summary(dataset) | {"problems": problems}], as_json=True)
+        _tell([_summary(found, dataset) | {"problems": problems}], as_json=True)
     else:
         for problem in problems:
             sys.stdout.write(f"{problem}\n")
-        count = len(dataset.manifest.slices)
+        count = len(found.manifest.slices)
         verdict = f"{len(problems)} problems" if problems else "all as the manifest says"
-        sys.stdout.write(f"{dataset.name}: {count} slices, {dataset.rows:,} rows: {verdict}\n")
+        sys.stdout.write(f"{found.name}: {count} slices, {found.rows:,} rows: {verdict}\n")
     return 1 if problems else 0
 
 
 @app.command
 def show(
-    folder: Path,
+    dataset: Place,
     *,
     slices: Annotated[bool, Parameter(negative="", help="List the slices.")] = False,
     json: Json = False,
 ) -> int:
     """Show a dataset's schema, rows, sizes of slices, and how many rows each class has."""
-    from node.data.contents import class_counts, histogram
-    from node.data.datasets import read_manifest
+    from node.data.contents import class_counts, histogram, labels_in
 
-    dataset = read_manifest(folder)
-    counts = class_counts(dataset)
+    if is_store_url(dataset):
+        from node.data.objects import labels_below, read_stored
+
+        found, bucket = read_stored(dataset)
+        labels = labels_below(bucket)
+    else:
+        from node.data.datasets import read_manifest
+
+        found = read_manifest(Path(dataset))
+        labels = labels_in(found)
+    manifest = found.manifest
+    counts = class_counts(manifest, labels)
     if json:
         import msgspec
 
-        content = _summary(dataset) | {"classes": counts, "entries": msgspec.to_builtins(dataset.manifest.slices)}
+        content = _summary(found, dataset) | {"classes": counts, "entries": msgspec.to_builtins(manifest.slices)}
         _tell([content], as_json=True)
         return 0
     from rich.console import Console
@@ -153,12 +169,12 @@ def show(
         table = Table("slice", "name", "rows", "bytes", "sha256", box=None)
         for column in (0, 2, 3):
             table.columns[column].justify = "right"
-        for index, info in enumerate(dataset.manifest.slices):
+        for index, info in enumerate(manifest.slices):
             table.add_row(str(index), info.name, f"{info.rows:,}", f"{info.size_bytes:,}", info.sha256[:16])
         console.print(table)
-    _tell([_summary(dataset)], as_json=False)
-    lines = [f"  {tensor:<20} {kind}" for tensor, kind in dataset.manifest.schema.items()]
-    lines += ["bytes of slices:", *histogram([info.size_bytes for info in dataset.manifest.slices])]
+    _tell([_summary(found, dataset)], as_json=False)
+    lines = [f"  {tensor:<20} {kind}" for tensor, kind in manifest.schema.items()]
+    lines += ["bytes of slices:", *histogram([info.size_bytes for info in manifest.slices])]
     if counts:
         lines.append("rows of classes:")
         lines += [f"  {name:<20} {count:>12,}" for name, count in counts.items()]
@@ -166,10 +182,10 @@ def show(
     return 0
 
 
-def _summary(dataset: Any) -> dict[str, Any]:
+def _summary(dataset: Any, where: str = "") -> dict[str, Any]:
     return {
         "name": dataset.name,
-        "path": str(dataset.folder),
+        "path": where or str(dataset.folder),
         "slices": len(dataset.manifest.slices),
         "rows": dataset.rows,
         "size_bytes": dataset.size_bytes,

@@ -18,11 +18,10 @@ from pathlib import Path
 import msgspec
 
 from node.errors import DatasetError, HyphaError
+from node.manifest import MANIFEST, MAX_MANIFEST_BYTES, manifest_in
 from node.tensorfile import Header, read_header
 from node.wire import Manifest, SliceInfo
 
-MANIFEST = "manifest.json"
-MAX_MANIFEST_BYTES = 64 << 20
 HASH_PIECE_BYTES = 1 << 20
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -35,7 +34,7 @@ Report = Callable[[str, int, int], None]
 class Dataset:
     """A dataset as its manifest describes it; `digest` is the SHA-256 of `manifest_bytes`.
 
-    `folder`: where its slices lie, or of a dataset in object storage, where they are kept while they are used.
+    `folder`: where its slices lie, or of a dataset in object storage, where a node keeps them while they are used.
     """
 
     name: str
@@ -141,21 +140,6 @@ def parse_manifest(folder: Path, content: bytes) -> Dataset:
     """The dataset that a manifest's bytes describe; raises `DatasetError` where they are not a sound manifest."""
     manifest = manifest_in(content, str(folder / MANIFEST))
     return Dataset(name_of(folder), folder, manifest, content, hashlib.sha256(content).hexdigest())
-
-
-def manifest_in(content: bytes, where: str) -> Manifest:
-    """A manifest's bytes read and checked; raises `DatasetError`."""
-    try:
-        manifest = msgspec.json.decode(content, type=Manifest)
-    except msgspec.DecodeError as error:
-        raise DatasetError(f"{where} is not a manifest: {error}") from error
-    names = [info.name for info in manifest.slices]
-    if names != sorted(set(names)) or not names:
-        raise DatasetError(f"{where} does not list slices in name order, each once")
-    for info in manifest.slices:
-        if "/" in info.name or info.name.startswith(".") or not re.fullmatch("[0-9a-f]{64}", info.sha256):
-            raise DatasetError(f"{where} has a bad entry: {info.name!r}")
-    return manifest
 
 
 def check_header(dataset: Dataset, info: SliceInfo) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait as wait_for
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from node.errors import DatasetError, HyphaError
 
@@ -21,33 +23,55 @@ R = TypeVar("R")
 AHEAD = 2
 """Tasks that wait for each process."""
 
-_given: tuple[Callable[[Any, Any], Any], Any] | None = None
+_known: tuple[int, Any] = (0, None)
+"""In a process of ours: the context that it has last unpacked, and its number."""
 
 
-def each(work: Callable[[C, T], R], context: C, items: Sequence[T], workers: int) -> Iterator[tuple[T, R]]:
-    """`work(context, item)` for all items, as they end; `context` travels to each process once.
+class Processes:
+    """Runs tasks in so many processes, which are started when they are first needed and end with the block.
 
-    With one worker it all happens here. Raises what `work` raises, if that is an error of ours.
+    With one all happens here.
     """
-    if workers < 2 or len(items) < 2:
-        for item in items:
-            yield item, work(context, item)
-        return
-    spawn = multiprocessing.get_context("spawn")
-    count = min(workers, len(items))
-    pool = ProcessPoolExecutor(count, mp_context=spawn, initializer=_begin, initargs=(work, context))
-    running: dict[Future[Any], T] = {}
-    try:
-        for item in items:
-            if len(running) >= AHEAD * count:
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool: ProcessPoolExecutor | None = None
+        self._contexts = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def each(self, work: Callable[[C, T], R], context: C, items: Sequence[T]) -> Iterator[tuple[T, R]]:
+        """`work(context, item)` for all items, as they end. Raises what `work` raises, if that is an error of ours."""
+        if self._count < 2 or len(items) < 2:
+            for item in items:
+                yield item, work(context, item)
+            return
+        if self._pool is None:
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._count, mp_context=spawn, initializer=_begin)
+        self._contexts += 1
+        # It may be large, and travels with every task: packed once here, and unpacked once in each process.
+        packed = self._contexts, pickle.dumps((work, context))
+        running: dict[Future[Any], T] = {}
+        try:
+            for item in items:
+                if len(running) >= AHEAD * self._count:
+                    yield from _ended(running)
+                running[self._pool.submit(_do, packed, item)] = item
+            while running:
                 yield from _ended(running)
-            running[pool.submit(_do, item)] = item
-        while running:
-            yield from _ended(running)
-    except BrokenProcessPool as error:
-        raise DatasetError("a process of the build was killed", hint="out of memory? try --workers 1") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+        except BrokenProcessPool as error:
+            raise DatasetError("a process of the build was killed", hint="out of memory? try --workers 1") from error
+        finally:
+            for future in running:
+                future.cancel()
 
 
 def _ended(running: dict[Future[Any], T]) -> Iterator[tuple[T, Any]]:
@@ -59,9 +83,7 @@ def _ended(running: dict[Future[Any], T]) -> Iterator[tuple[T, Any]]:
         yield item, result
 
 
-def _begin(work: Callable[[Any, Any], Any], context: Any) -> None:
-    global _given
-    _given = work, context
+def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that we work for
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -73,9 +95,12 @@ def _end_with(sentinel: int) -> None:
     os._exit(1)
 
 
-def _do(item: Any) -> tuple[Any, tuple[str, str] | None]:
-    assert _given is not None
-    work, context = _given
+def _do(packed: tuple[int, bytes], item: Any) -> tuple[Any, tuple[str, str] | None]:
+    global _known
+    number, content = packed
+    if _known[0] != number:
+        _known = number, pickle.loads(content)
+    work, context = _known[1]
     try:
         return work(context, item), None
     except HyphaError as error:  # not all of ours travel between processes

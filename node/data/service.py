@@ -18,7 +18,6 @@ from node.config import NodeConfig
 from node.data.admission import Admission
 from node.data.checked import Checked, is_intact, stamp_of
 from node.data.datasets import (
-    MANIFEST,
     Dataset,
     Report,
     find_slices,
@@ -33,6 +32,7 @@ from node.data.shelf import Shelf, datasets_in
 from node.data.stored import StoredDataset
 from node.errors import ConfigError, DatasetError, HyphaError, ObjectMissing, ObjectStoreError, Refused
 from node.identity.caller import Caller
+from node.manifest import MANIFEST
 from node.network.cache import ContentCache
 from node.network.overlay import Overlay
 from node.network.ranges import etag_of

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.data.checked import Stamp, stamp_of
-from node.data.datasets import MANIFEST, find_slices
+from node.data.datasets import find_slices
 from node.errors import DatasetError
+from node.manifest import MANIFEST
 
 Identity = tuple[Stamp | None, int]
 """A manifest's stamp, and when an entry of the folder last came or went."""

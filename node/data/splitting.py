@@ -13,12 +13,13 @@ import msgspec
 
 from node.data.build import Report, build
 from node.data.building import building, show
-from node.data.datasets import MANIFEST, Dataset, check_header, encode_manifest, load_manifest, name_of, read_manifest
+from node.data.datasets import Dataset, check_header, encode_manifest, load_manifest, name_of, read_manifest
 from node.data.datasets import write_file as write_manifest
 from node.data.permutation import Permutation
 from node.data.recipe import Recipe
 from node.data.spool import parts_of
 from node.errors import DatasetError
+from node.manifest import MANIFEST
 from node.network.partfile import sync_directory
 
 By = Literal["rows", "slices"]

@@ -11,24 +11,15 @@ from pathlib import Path
 
 import msgspec
 
-from node.data.datasets import (
-    MANIFEST,
-    MAX_MANIFEST_BYTES,
-    Dataset,
-    Report,
-    check_alike,
-    encode_manifest,
-    manifest_in,
-    schema_of,
-    write_file,
-)
-from node.errors import DatasetError, DiskFull, HyphaError, ObjectMissing, ObjectStoreError, Refused, TensorFileError
+from node.data.datasets import Dataset, Report, check_alike, encode_manifest, write_file
+from node.data.objects import ReadThrough, read_through, slices_below
+from node.errors import DatasetError, DiskFull, HyphaError, ObjectMissing, ObjectStoreError, Refused
+from node.manifest import MANIFEST, MAX_MANIFEST_BYTES, manifest_in
 from node.network.cache import ContentCache
 from node.network.objects import download_object
 from node.objectstore import Bucket, Entry, open_bucket
 from node.storeurl import name_in
-from node.tensorfile import MAX_HEADER_BYTES, parse_header
-from node.wire import Manifest, SliceInfo
+from node.wire import UNDECODABLE, Manifest, SliceInfo
 
 log = logging.getLogger(__name__)
 
@@ -36,15 +27,6 @@ FETCHES = 8
 MOST_COMING = 256
 ANSWER_WITHIN_S = 15.0
 """Whoever asks for a slice that takes longer is told to ask again: it must hear something before it gives up."""
-
-
-class _Read(msgspec.Struct, frozen=True):
-    """What was found by reading a slice with this tag through."""
-
-    tag: str
-    rows: int
-    sha256: str
-    schema: dict[str, str]
 
 
 class StoredDataset:
@@ -78,7 +60,7 @@ class StoredDataset:
                 await self._check(self._bucket, dataset)
                 self._dataset, self._seen = dataset, (about,)
             return self._dataset
-        found = await _slices(self._bucket)
+        found = await slices_below(self._bucket)
         if not found:
             raise DatasetError(f"{self.url} has no slices (*.safetensors)", hint="upload the dataset's whole folder")
         if self._dataset is None or self._seen != tuple(found):
@@ -151,7 +133,7 @@ class StoredDataset:
 
     async def _check(self, bucket: Bucket, dataset: Dataset) -> None:
         """Whether every slice is there, with the size that the manifest gives."""
-        sizes = {entry.name: entry.size_bytes for entry in await _slices(bucket)}
+        sizes = {entry.name: entry.size_bytes for entry in await slices_below(bucket)}
         for info in dataset.manifest.slices:
             if sizes.get(info.name) != info.size_bytes:
                 found = f"has {sizes[info.name]:,} bytes" if info.name in sizes else "is missing"
@@ -168,7 +150,7 @@ class StoredDataset:
         for entry in found:
             known = notes.get(entry.name)
             if known is None or known.tag != entry.tag:
-                known = notes[entry.name] = await _read(bucket, entry)
+                known = notes[entry.name] = await read_through(bucket, entry)
                 await asyncio.to_thread(self._keep_notes, notes)
             schema = schema or known.schema
             check_alike(f"{self.url}/{entry.name}", known.rows, known.schema, found[0].name, schema)
@@ -177,40 +159,15 @@ class StoredDataset:
             report(entry.name, done, total)
         return encode_manifest(Manifest(name=self.name, slices=infos, schema=schema))
 
-    def _read_notes(self) -> dict[str, _Read]:
+    def _read_notes(self) -> dict[str, ReadThrough]:
         try:
-            return msgspec.json.decode(self._notes.read_bytes(), type=dict[str, _Read])
-        except (OSError, msgspec.DecodeError):
+            return msgspec.json.decode(self._notes.read_bytes(), type=dict[str, ReadThrough])
+        except (OSError, *UNDECODABLE):
             return {}
 
-    def _keep_notes(self, notes: dict[str, _Read]) -> None:
+    def _keep_notes(self, notes: dict[str, ReadThrough]) -> None:
         with contextlib.suppress(OSError):
             write_file(self._notes, msgspec.json.encode(notes))
-
-
-async def _slices(bucket: Bucket) -> list[Entry]:
-    return [
-        entry
-        for entry in await bucket.entries()
-        if entry.name.endswith(".safetensors") and not entry.name.startswith(".") and "/" not in entry.name
-    ]
-
-
-async def _read(bucket: Bucket, entry: Entry) -> _Read:
-    """Read a slice through for its digest and its header. Raises `DatasetError`."""
-    digest = hashlib.sha256()
-    head = bytearray()
-    need = 8
-    async for piece in bucket.stream(entry.name, 0, entry.size_bytes):
-        if len(head) < need:
-            head += piece[: 8 + MAX_HEADER_BYTES - len(head)]
-            need = 8 + min(int.from_bytes(head[:8], "little"), MAX_HEADER_BYTES)
-        await asyncio.to_thread(digest.update, piece)
-    try:
-        header = parse_header(bytes(head[:need]), entry.size_bytes)
-    except TensorFileError as error:
-        raise DatasetError(f"{bucket.url}/{entry.name} is not a sound safetensors file: {error.message}") from error
-    return _Read(entry.tag, header.rows or 0, digest.hexdigest(), schema_of(header))
 
 
 def _refused(info: SliceInfo, error: HyphaError) -> Refused:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from node.errors import DatasetError
 from node.network.cache import ContentCache
 from node.wire import SliceInfo
 
@@ -58,6 +60,7 @@ class CachedSource:
     rows: Sequence[int]
 
     def __init__(self, cache: Path, cache_bytes: int, thread_name: str) -> None:
+        _make_usable(cache)
         self._cache = ContentCache(cache, cache_bytes, KEEP_FREE_BYTES)
         self._pins: dict[int, list[AsyncExitStack]] = {}
         self._infos: Sequence[SliceInfo] = ()
@@ -101,6 +104,17 @@ class CachedSource:
         for stack in (stack for pins in self._pins.values() for stack in pins):
             await stack.aclose()
         self._pins.clear()
+
+
+def _make_usable(cache: Path) -> None:
+    """Raise `DatasetError` unless files can be kept in this folder, which is made where it is missing."""
+    hint = "give each user of the machine a cache folder of their own"
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatasetError(f"the cache {cache} cannot be used: {error.strerror}", hint=hint) from error
+    if not os.access(cache, os.R_OK | os.W_OK | os.X_OK):
+        raise DatasetError(f"the cache {cache} cannot be used: it is another user's", hint=hint)
 
 
 async def _cancel_others() -> None:

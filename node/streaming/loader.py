@@ -93,6 +93,8 @@ class StreamingLoader:
         self._labels = labels
         self._stats = LoaderStats()
         self._passes = [Pass(0)]
+        self._used = 0
+        """How many rows of the present pass are used; what `_passes` says of that is of when it was begun."""
         self._speeds: tuple[float, ...] | None = None
         self._before = 0
         self._pool = ThreadPoolExecutor(max(1, self.config.prefetch_slices), thread_name_prefix="slice")
@@ -158,7 +160,7 @@ class StreamingLoader:
     def reset(self, epoch: int = 0) -> None:
         """Go to the beginning of an epoch."""
         self._stop()
-        self._passes, self._before = [Pass(epoch)], 0
+        self._passes, self._used, self._before = [Pass(epoch)], 0, 0
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -173,7 +175,7 @@ class StreamingLoader:
             strategy=config.strategy,
             world_size=config.world_size,
             rank=config.rank,
-            passes=tuple(self._passes),
+            passes=(replace(self._passes[0], count=self._used), *self._passes[1:]),
             speeds=self._speeds,
             before=self._before,
         )
@@ -205,6 +207,7 @@ class StreamingLoader:
             raise ConfigError(f"the state has the speeds of {len(state.speeds)} workers, there are {config.world_size}")
         self._stop()
         self._passes = list(state.passes)
+        self._used = state.passes[0].count
         self._speeds = state.speeds
         self._before = state.before
 
@@ -218,7 +221,7 @@ class StreamingLoader:
         """The worker's share of the present pass, without what it has used."""
         config, present = self.config, self._passes[0]
         epoch = Epoch(self._source.rows, present.epoch, config.shuffle_seed, config.shuffle)
-        counts = tuple(present.count if rank == config.rank else 0 for rank in range(config.world_size))
+        counts = tuple(self._used if rank == config.rank else 0 for rank in range(config.world_size))
         generations = (*present.generations, Generation(counts, self._speeds))
         return Share(epoch, config.strategy, config.unit, generations, config.rank, self._labels)
 
@@ -284,7 +287,7 @@ class StreamingLoader:
             for chunk in _chunks(part, rows):
                 for values in zip(*part.read(chunk).values(), strict=True):
                     self._use(1)
-                    yield dict(zip(names, values, strict=True))
+                    yield dict(zip(names, values))  # noqa: B905 - the line above checks it, once and not for each row
                     if reading != self._reading:
                         return
         self._end_epoch(reading)
@@ -313,11 +316,9 @@ class StreamingLoader:
     def _use(self, count: int) -> None:
         """Count rows as used, just before they are yielded."""
         stats, every = self._stats, self.config.checkpoint_every
-        present = self._passes[0]
-        self._passes[0] = replace(present, count=present.count + count)
-        is_due = every and (stats.samples_loaded + count) // every > stats.samples_loaded // every
+        self._used += count
         stats.samples_loaded += count
-        if is_due:
+        if every and stats.samples_loaded % every < count:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
@@ -337,6 +338,7 @@ class StreamingLoader:
         last = self._passes.pop(0)
         if not self._passes:
             self._passes.append(Pass(last.epoch + 1))
+        self._used = self._passes[0].count
 
 
 def _compact(rows: Ids) -> Ids | slice:

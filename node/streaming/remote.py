@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import socket
 import ssl
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from node.addresses import Address, parse
-from node.errors import DatasetError, PeerError, PeerUnreachable, PeerUntrusted
+from node.errors import DatasetError, PeerError, PeerUnreachable, PeerUntrusted, Refused
 from node.identity.credentials import Identity, load_identity
+from node.manifest import MAX_MANIFEST_BYTES, manifest_in
 from node.network import bulk
 from node.network.addressbook import AddressBook
 from node.network.client import CONNECT_S
 from node.network.connecting import Connector, translated
 from node.network.stream import Stream
 from node.streaming.cached import CACHE_BYTES, CachedSource
-from node.streaming.source import MANIFEST_MOST_BYTES, read_manifest
 
 STALL_S: Final = 30.0
+PATIENCE_S: Final = 120.0
+"""So long a slice is asked for where nobody delivers it: who has run for days outlives the restart of a data node."""
+AGAIN_S: Final = 1.0
+ATTEMPTS: Final = 3
+"""After so many failures in a row those are asked, too, who were away when the source was opened."""
 
 
 class RemoteSource(CachedSource):
     """The slices of a dataset at one data node or several that have the same one.
 
     `cert`, `key` and `trust` are those of a node of the cluster (`hypha-node cert node NAME`). `digest`: the manifest's
-    SHA-256, if only that version will do. A slice is asked of every address until one delivers it, and goes on at the
-    byte where a connection broke. Several processes may share a cache folder. Raises `HyphaError`.
+    SHA-256, if only that version will do. A slice is asked of every address until one delivers it, for two minutes at
+    least, and goes on at the byte where a connection broke. Several processes may share a cache folder. Raises
+    `HyphaError`.
     """
 
     def __init__(
@@ -48,36 +56,48 @@ class RemoteSource(CachedSource):
         self._path = f"/bulk/datasets/{quote(dataset, safe='')}"
         self._identity = load_identity(cert, key, trust)
         super().__init__(cache, cache_bytes, "remote-source")
+        self._dataset = dataset
+        self._away = [parse(one) for one in addresses]
+        self._peers: list[str] = []
+        self._book = AddressBook()
+        self._opener = _Opener(Connector(self._identity, self._book))
         try:
-            greeting = self._greet(dataset, [parse(one) for one in addresses], digest)
-            book, self._peers, content = self._loop.run(greeting)
+            content = self._loop.run(self._greet(digest))
         except BaseException:
             self.close()
             raise
-        self._opener = _Opener(Connector(self._identity, book))
-        self._infos = read_manifest(content, f"the manifest of {dataset}").slices
+        self._infos = manifest_in(content, f"the manifest of {dataset}").slices
         self.digest = hashlib.sha256(content).hexdigest()
         self.rows = [info.rows for info in self._infos]
 
     async def _fetch(self, index: int, path: Path) -> None:
         info = self._infos[index]
-        await bulk.download(
-            self._opener,
-            self._peers,
-            f"{self._path}/slices/{index}",
-            path,
-            sha256=info.sha256,
-            size_bytes=info.size_bytes,
-            durable=False,
-        )
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await bulk.download(
+                    self._opener,
+                    self._peers,
+                    f"{self._path}/slices/{index}",
+                    path,
+                    sha256=info.sha256,
+                    size_bytes=info.size_bytes,
+                    attempts=ATTEMPTS,
+                    durable=False,
+                )
+            except (PeerUnreachable, Refused):  # one that starts again listens before it has read its datasets
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(AGAIN_S)
+            with contextlib.suppress(PeerError, DatasetError):
+                await self._greet(self.digest)
 
-    async def _greet(self, dataset: str, addresses: list[Address], digest: str) -> tuple[AddressBook, list[str], bytes]:
-        """Who answers at the addresses, and the manifest of the first that has the dataset (and the version)."""
-        book = AddressBook()
-        peers: list[str] = []
+    async def _greet(self, digest: str) -> bytes:
+        """Ask at the addresses where nobody has answered yet; the manifest of the first that has the dataset (and the
+        version)."""
         found: bytes | None = None
         problem: PeerError = PeerUnreachable("no address of a data node was given")
-        for address in addresses:
+        for address in tuple(self._away):
             try:
                 peer_id, content = await asyncio.to_thread(self._manifest, address)
             except PeerError as error:
@@ -86,13 +106,15 @@ class RemoteSource(CachedSource):
             its_digest = hashlib.sha256(content).hexdigest()
             if its_digest == (digest or hashlib.sha256(found if found is not None else content).hexdigest()):
                 found = content
-                book.dialled(peer_id, address.pinned(peer_id))
-                peers.append(peer_id)
+                if address in self._away:
+                    self._away.remove(address)
+                    self._book.dialled(peer_id, address.pinned(peer_id))
+                    self._peers.append(peer_id)
         if found is None and digest:
-            raise DatasetError(f"nobody has the version {digest[:12]} of {dataset}", hint=str(problem))
+            raise DatasetError(f"nobody has the version {digest[:12]} of {self._dataset}", hint=str(problem))
         if found is None:
             raise problem
-        return book, peers, found
+        return found
 
     def _manifest(self, address: Address) -> tuple[str, bytes]:
         connection, peer_id = _connect(self._identity, address)
@@ -100,7 +122,7 @@ class RemoteSource(CachedSource):
         try:
             answer = stream.ask(f"{self._path}/manifest", {})
             with translated(peer_id):
-                return peer_id, answer.read(MANIFEST_MOST_BYTES)
+                return peer_id, answer.read(MAX_MANIFEST_BYTES)
         finally:
             stream.close()
 

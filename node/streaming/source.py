@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import msgspec
-
 from node.errors import DatasetError, TensorFileError
+from node.manifest import MANIFEST, MAX_MANIFEST_BYTES, manifest_in
 from node.tensorfile import read_header
-from node.wire import Manifest
 
 if TYPE_CHECKING:
     from node.streaming.slicefile import Rows
-
-MANIFEST = "manifest.json"
-MANIFEST_MOST_BYTES = 64 << 20
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Source(Protocol):
@@ -72,16 +65,23 @@ class RowSource(Protocol):
 
 
 class FolderSource:
-    """A dataset in a folder of this machine: with its manifest, or else as the slices that are there, by name."""
+    """A dataset in a folder of this machine: with its manifest, or else as the slices that are there, by name.
+
+    A slice that the manifest names is read through when it is first opened, to compare its digest, and again when the
+    file is another than then.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._known: dict[int, tuple[int, int, int]] = {}
+        """Size, modification time and inode of the files whose digest was right."""
         manifest = folder / MANIFEST
         if manifest.is_file():
-            content = manifest.read_bytes()
-            infos = read_manifest(content, str(manifest)).slices
+            content = _bounded(manifest)
+            infos = manifest_in(content, str(manifest)).slices
             self._names = [info.name for info in infos]
             self._sizes = [info.size_bytes for info in infos]
+            self._digests = [info.sha256 for info in infos]
             self.rows: Sequence[int] = [info.rows for info in infos]
             self.digest = hashlib.sha256(content).hexdigest()
             return
@@ -93,6 +93,7 @@ class FolderSource:
             raise DatasetError(f"{without} has no rows: its tensors differ in their first dimension")
         self._names = [path.name for path in paths]
         self._sizes = [header.size_bytes for header in headers]
+        self._digests = [""] * len(headers)
         self.rows = [header.rows or 0 for header in headers]
         told = repr(list(zip(self._names, self._sizes, self.rows, strict=True)))
         self.digest = hashlib.sha256(told.encode()).hexdigest()
@@ -101,11 +102,23 @@ class FolderSource:
         """The slice's file."""
         path = self._folder / self._names[index]
         try:
-            size = path.stat().st_size
+            status = path.stat()
+            if status.st_size != self._sizes[index]:
+                raise TensorFileError(
+                    f"slice {path} has {status.st_size:,} bytes, expected were {self._sizes[index]:,}"
+                )
+            stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
+            if self._digests[index] and self._known.get(index) != stamp:
+                with path.open("rb", buffering=0) as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                if found != self._digests[index]:
+                    raise DatasetError(
+                        f"slice {path} is not what {MANIFEST} says: its SHA-256 is {found}, not {self._digests[index]}",
+                        hint="restore it, or build the dataset again",
+                    )
+                self._known[index] = stamp
         except OSError as error:
             raise DatasetError(f"slice {path} cannot be read: {error.strerror}") from error
-        if size != self._sizes[index]:
-            raise TensorFileError(f"slice {path} has {size:,} bytes, expected were {self._sizes[index]:,}")
         return path
 
     def is_here(self, index: int) -> bool:
@@ -119,15 +132,10 @@ class FolderSource:
         """Nothing is held."""
 
 
-def read_manifest(content: bytes, where: str) -> Manifest:
-    """A manifest's content; raises `DatasetError` where it is not one."""
+def _bounded(manifest: Path) -> bytes:
     try:
-        manifest = msgspec.json.decode(content, type=Manifest)
-    except msgspec.DecodeError as error:
-        raise DatasetError(f"{where} is not a manifest: {error}") from error
-    for info in manifest.slices:
-        if "/" in info.name or info.name.startswith(".") or not _SHA256.fullmatch(info.sha256):
-            raise DatasetError(f"{where} has a bad entry: {info.name!r}")
-    if not manifest.slices:
-        raise DatasetError(f"{where} lists no slices")
-    return manifest
+        if manifest.stat().st_size > MAX_MANIFEST_BYTES:
+            raise DatasetError(f"{manifest} is larger than {MAX_MANIFEST_BYTES:,} bytes")
+        return manifest.read_bytes()
+    except OSError as error:
+        raise DatasetError(f"{manifest} cannot be read: {error.strerror}") from error

@@ -14,6 +14,7 @@ import msgspec
 from node.errors import ConfigError
 from node.streaming.config import Shuffle, Unit
 from node.streaming.partition import Strategy
+from node.wire import UNDECODABLE
 
 FORMAT = 1
 
@@ -66,7 +67,7 @@ def from_json(text: bytes | str) -> StreamState:
     """The state that a JSON text holds; raises `ConfigError`."""
     try:
         state = msgspec.json.decode(text, type=StreamState)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ConfigError(f"this is not the state of a stream: {error}") from error
     return _checked(state)
 

@@ -9,22 +9,20 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from node.errors import DatasetError, ObjectMissing, TensorFileError
-from node.network.objects import download_object
+from node.manifest import MANIFEST, MAX_MANIFEST_BYTES, manifest_in
+from node.network.objects import download_object, object_header
 from node.objectstore import Bucket, open_bucket
 from node.storeurl import checked_dataset_url, is_store_url
 from node.streaming.cached import CACHE_BYTES, CachedSource, LoopThread
 from node.streaming.slicefile import DTYPES, Array, Columns, Rows, columns_of, widened
-from node.streaming.source import MANIFEST, MANIFEST_MOST_BYTES, read_manifest
-from node.tensorfile import MAX_HEADER_BYTES, Header, TensorInfo, parse_header
+from node.tensorfile import Header, TensorInfo, parse_header
 from node.wire import SliceInfo
-
-HEAD_BYTES: Final = 64 << 10
 
 
 class StoreSource(CachedSource):
@@ -51,7 +49,8 @@ class StoreSource(CachedSource):
 class StoreStream:
     """The rows of a dataset in object storage, read as ranges: nothing lies on the disk, memory holds what is fetched.
 
-    Of a slice only the columns and the rows from the first to the last that are wanted are read. No digest can be
+    A slice of which every row of every column is wanted is read whole, and its digest is checked before a row is given
+    out. Of others only the columns and the rows from the first to the last that are wanted are read. No digest can be
     checked of a part: what counts is TLS, the size, and that a slice is the same object from one range to the next.
     """
 
@@ -83,8 +82,10 @@ class StoreStream:
 
     async def _read(self, index: int, columns: Sequence[str], first: int, end: int) -> Rows:
         info = self._infos[index]
+        if not columns and first == 0 and end == info.rows:
+            return await self._whole(info)
         if index not in self._heads:
-            self._heads[index] = await self._head(info)
+            self._heads[index] = await object_header(self._bucket, info)
         header, tag = self._heads[index]
         infos = columns_of(header, info.name, columns)
 
@@ -103,21 +104,27 @@ class StoreStream:
         arrays = await asyncio.gather(*(column(tensor) for tensor in infos.values()))
         return _Rows(first, infos, dict(zip(infos, arrays, strict=True)))
 
-    async def _head(self, info: SliceInfo) -> tuple[Header, str]:
+    async def _whole(self, info: SliceInfo) -> Rows:
         where = f"{self._bucket.url}/{info.name}"
-        head, about = await self._bucket.part(info.name, 0, min(HEAD_BYTES, info.size_bytes))
-        if about.size_bytes != info.size_bytes:
-            raise DatasetError(f"{where} has {about.size_bytes:,} bytes, the manifest says {info.size_bytes:,}")
-        need = 8 + min(int.from_bytes(head[:8], "little"), MAX_HEADER_BYTES)
-        if need > len(head):
-            head, about = await self._bucket.part(info.name, 0, min(need, info.size_bytes), tag=about.tag)
+        content, _ = await self._bucket.part(info.name, 0, info.size_bytes)
+        memory = bytearray(content)
+        found = (await asyncio.to_thread(hashlib.sha256, memory)).hexdigest()
+        if found != info.sha256:
+            raise DatasetError(f"{where} is not what the manifest says: its SHA-256 is {found}, not {info.sha256}")
         try:
-            header = parse_header(bytes(head[:need]), info.size_bytes)
+            header = parse_header(bytes(memory[: 8 + int.from_bytes(memory[:8], "little")]), len(memory))
         except TensorFileError as error:
             raise DatasetError(f"{where} is not a sound safetensors file: {error.message}") from error
         if header.rows != info.rows:
             raise DatasetError(f"{where} has {header.rows} rows, the manifest says {info.rows}")
-        return header, about.tag
+        infos = columns_of(header, info.name)
+
+        def column(tensor: TensorInfo) -> Array:
+            dtype = np.dtype(DTYPES[tensor.dtype])
+            count = (tensor.end - tensor.start) // dtype.itemsize
+            return np.frombuffer(memory, dtype, count, header.data_start + tensor.start).reshape(tensor.shape)
+
+        return _Rows(0, infos, {name: column(tensor) for name, tensor in infos.items()})
 
 
 class _Rows:
@@ -154,10 +161,10 @@ def _bucket_of(url: str) -> Bucket:
 async def _find(bucket: Bucket, digest: str) -> tuple[str, Sequence[SliceInfo]]:
     """The digest of the manifest at an address, and its slices."""
     try:
-        content, _ = await bucket.read(MANIFEST, MANIFEST_MOST_BYTES)
+        content, _ = await bucket.read(MANIFEST, MAX_MANIFEST_BYTES)
     except ObjectMissing as error:
         raise DatasetError(error.message, hint="upload the whole folder that `dataset build` has made") from error
     found = hashlib.sha256(content).hexdigest()
     if digest and found != digest:
         raise DatasetError(f"{bucket.url} is the version {found[:12]}, not {digest[:12]}")
-    return found, read_manifest(content, f"{bucket.url}/{MANIFEST}").slices
+    return found, manifest_in(content, f"{bucket.url}/{MANIFEST}").slices

@@ -12,11 +12,14 @@ from functools import partial
 from typing import Final
 
 from node import mounts
+from node.storeurl import first_outside
 from node.wire import Advertisement, BindMount, ExecutorKind, Resources
 from node.worker.leases import RESOURCES, shortage
 
 WINDOW_S = 0.2
 _REMEMBERED = 2_000
+HEEDED: Final = ["mounts", "stores"]
+"""What of an advertisement is looked at here that older workers know nothing of."""
 NOTHING_MOUNTED: Final = partial(mounts.objection, allowed=())
 
 
@@ -53,12 +56,14 @@ class Arbiter:
         window_s: float = WINDOW_S,
         *,
         unmountable: Callable[[Sequence[BindMount]], str] = NOTHING_MOUNTED,
+        stores: Sequence[str] = (),
     ) -> None:
         self._peer_id = peer_id
         self._kinds = list(kinds)
         self._terms = terms
         self._window_s = window_s
         self._unmountable = unmountable
+        self._stores = stores
         self._waiting: list[tuple[float, Advertisement]] = []
         self._seen: dict[tuple[str, str, int], None] = {}
 
@@ -109,6 +114,9 @@ class Arbiter:
         unmountable = self._unmountable(advert.mounts)
         if unmountable:
             return unmountable
+        forbidden = first_outside(advert.stores, self._stores)
+        if forbidden:
+            return f"nothing is fetched from {forbidden[:100]}"
         if advert.bid < self._terms.floor:
             return f"bid {advert.bid:g} < {self._terms.floor:g}"
         busy = shortage(total if self._terms.strategy == "whole" else advert.resources, free)

@@ -11,9 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, assert_never
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-
 from node.errors import HyphaError, ObjectStoreError, PeerError, PeerUnreachable, Refused
+from node.manifest import MAX_MANIFEST_BYTES, manifest_in
 from node.network import bulk
 from node.network.cache import copy_file
 from node.storeurl import is_store_url
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from node.network.overlay import Overlay
 
 FOLDER_LIMIT_BYTES = 96 << 20
-MANIFEST_LIMIT_BYTES = 64 << 20
 PROVIDERS_WAIT_S = 30.0
 
 Entry = dict[str, Any]
@@ -228,11 +226,11 @@ class Fetcher:
         for peer in peers:
             try:
                 _, sha256 = await bulk.download_unknown(
-                    self._overlay, peer, path, target, limit_bytes=MANIFEST_LIMIT_BYTES, durable=False
+                    self._overlay, peer, path, target, limit_bytes=MAX_MANIFEST_BYTES, durable=False
                 )
                 if sha256 != digest:
                     raise Refused("stale", f"{peer} announced another manifest of {dataset} than it serves")
-                return msgspec.json.decode(await asyncio.to_thread(target.read_bytes), type=Manifest)
+                return manifest_in(await asyncio.to_thread(target.read_bytes), f"the manifest of {dataset}")
             except PeerError as error:
                 problem = error
         raise problem

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from node.errors import DatasetError, Refused
+from node.errors import Refused
+from node.manifest import MANIFEST, MAX_MANIFEST_BYTES, manifest_in
 from node.network.objects import download_object
 from node.objectstore import Bucket, open_bucket
 from node.storeurl import checked_dataset_url, is_within, name_in
@@ -17,9 +16,6 @@ from node.worker.transfers import Transfers
 
 if TYPE_CHECKING:
     from node.worker.context import TaskContext
-
-MANIFEST = "manifest.json"
-MANIFEST_LIMIT_BYTES = 64 << 20
 
 
 class Stores:
@@ -31,11 +27,8 @@ class Stores:
 
     async def manifest(self, url: str) -> Manifest:
         """A dataset's manifest. Raises `HyphaError`."""
-        content, _ = await self._bucket(url).read(MANIFEST, MANIFEST_LIMIT_BYTES)
-        try:
-            return msgspec.json.decode(content, type=Manifest)
-        except msgspec.DecodeError as error:
-            raise DatasetError(f"{url}/{MANIFEST} is not a manifest: {error}") from error
+        content, _ = await self._bucket(url).read(MANIFEST, MAX_MANIFEST_BYTES)
+        return manifest_in(content, f"{url}/{MANIFEST}")
 
     async def download(
         self,

@@ -30,6 +30,7 @@ from node.config import FetchConfig
 from node.errors import DiskFull
 from node.network.cache import ContentCache, copy_file
 from node.network.ranges import parse_content_range
+from node.wire import UNDECODABLE
 from node.worker.references import BridgeError, HubFiles
 from node.worker.retrying import new_backoff
 from node.worker.transfers import Transfer
@@ -256,7 +257,7 @@ class _Part:
         """What is known of the file; what cannot be read is not known."""
         try:
             return msgspec.json.decode(self._note.read_bytes(), type=_Note)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNDECODABLE):
             return _Note()
 
     def open(self, start: int, note: _Note) -> Any:

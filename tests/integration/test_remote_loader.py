@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ SLICES, ROWS = 24, 100
 
 READER = """
 import sys
+import threading
 from pathlib import Path
 from node.streaming import StreamingConfig, StreamingLoader
 from node.streaming.remote import RemoteSource
@@ -84,6 +86,20 @@ def test_rows_come_once_and_in_order_though_data_nodes_and_readers_are_killed(
         cluster.kill("data-1")
         assert log + epoch_of(loader) == whole
         assert sum(path.stat().st_size for path in (tmp_path / "small").iterdir()) <= 3 * 60_000
+
+    # one data node is away when the source is opened, and the only one later on; the other one dies in the meantime
+    late = RemoteSource("tiny", addresses, cache=tmp_path / "late", **pem)
+    with StreamingLoader(late, StreamingConfig(shuffle_seed=4, prefetch_slices=0)) as loader:
+        log = [one for _ in range(150) for one in ids(loader.next() or {})]
+        cluster.kill("data-2")
+        rest = threading.Thread(target=lambda: log.extend(epoch_of(loader)))
+        rest.start()
+        cluster.restart("data-1")
+        rest.join(60)
+        assert log == whole
+    cluster.kill("data-1")
+    cluster.restart("data-2")
+    until(lambda: is_served(addresses[1]), within_s=20, what="the dataset is served")
 
     # a reader is killed twice, and goes on from the state that it printed last
     log, state = [], ""

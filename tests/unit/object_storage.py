@@ -1,14 +1,17 @@
-"""Object storage for tests: moto's server on loopback, a bucket for each test, and a proxy that cuts connections."""
+"""Object storage for tests: moto's server on loopback, a bucket for each test, a proxy that cuts connections, and a
+stand-in for what of Azure's and Google's interfaces reading needs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import email.utils
 import threading
 from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import obstore
 import pytest
@@ -91,6 +94,53 @@ def reach(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@contextlib.contextmanager
+def plain_storage(folder: Path, seen: list[str], refuse: threading.Event) -> Iterator[str]:
+    """A server that gives the files of a folder, by the last part of the path, to HEAD and GET with a range.
+
+    `seen` are the headers `Authorization` that came; while `refuse` is set, nobody is let in.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization", ""))
+            path = folder / unquote(self.path.partition("?")[0]).rpartition("/")[2]
+            status = 403 if refuse.is_set() else 200 if path.is_file() else 404
+            content = path.read_bytes() if status == 200 else b""
+            span = self.headers.get("Range", "")
+            if span and status == 200:
+                first, _, last = span.removeprefix("bytes=").partition("-")
+                status, whole = 206, len(content)
+                content = content[int(first) : int(last) + 1 if last else whole]
+            self.send_response(status)
+            if status == 206:
+                self.send_header("Content-Range", f"bytes {first}-{int(first) + len(content) - 1}/{whole}")
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("ETag", '"1"')
+            self.send_header("Last-Modified", email.utils.formatdate(0, usegmt=True))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing is printed."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 class Cutting:

@@ -30,7 +30,7 @@ def advert(
 
 
 def decide(*adverts: Advertisement, terms: Terms = FREE_OF_CHARGE, free: Resources = TOTAL) -> list[Answer]:
-    arbiter = Arbiter("me", KINDS, terms)
+    arbiter = Arbiter("me", KINDS, terms, stores=["s3://ours"])
     for number, item in enumerate(adverts):
         arbiter.hear(item, 0.001 * number)
     return arbiter.decide(TOTAL, free, WINDOW_S)
@@ -62,10 +62,16 @@ def test_nothing_is_due_before_the_window_is_over() -> None:
         (advert(executor=ExecutorKind(class_="train", name="xyz")), "no executor train/xyz"),
         (advert(executor=ExecutorKind(class_="inference")), "no executor inference"),
         (advert(resources=Resources(cpu=-1)), "asks for less than nothing"),
+        (advert(stores=["s3://ours/a", "s3://theirs/b"]), "nothing is fetched from s3://theirs/b"),
     ],
 )
 def test_a_decline_says_what_is_missing(wanted: Advertisement, reason: str) -> None:
     assert reasons(wanted) == [reason]
+
+
+def test_a_worker_answers_for_the_stores_that_its_owner_has_listed() -> None:
+    assert reasons(advert(stores=["s3://ours/sets/a"])) == [""]
+    assert reasons(advert(stores=["s3://ours-too/a"])) == ["nothing is fetched from s3://ours-too/a"]
 
 
 def test_a_busy_worker_says_so() -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from node.data import service
-from node.data.datasets import MANIFEST, make_manifest, write_file
+from node.data.datasets import make_manifest, write_file
 from node.data.shelf import Shelf
+from node.manifest import MANIFEST
 from node.network.bulk import download
 from node.network.overlay import Overlay
 from node.telemetry import metrics
@@ -173,15 +174,15 @@ async def test_clients_that_do_not_read_keep_nobody_from_fetching_and_are_cut_of
             for _ in range(service.PLACES_PER_PEER):
                 tasks.create_task(hang())
             await eventually(lambda: len(limits) == service.PLACES_PER_PEER)
+            with pytest.raises(Exception, match="transfers to you are running"):
+                async with slow.open(data.peer_id, "GET", slices):
+                    pass
             info = views(data)["large"]
             digest = hashlib.sha256((folder / "s0.safetensors").read_bytes()).hexdigest()
             target = tmp_path / "got"
             size = info.size_bytes
             async with asyncio.timeout(5):
                 await download(good, [data.peer_id], slices, target, sha256=digest, size_bytes=size)
-            with pytest.raises(Exception, match="transfers to you are running"):
-                async with slow.open(data.peer_id, "GET", slices):
-                    pass
             # their places are free again once they have stalled for too long
             async with asyncio.timeout(10):
                 while True:

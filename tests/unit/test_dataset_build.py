@@ -148,11 +148,13 @@ def test_fields_of_numbers_become_tensors(tmp_path: Path) -> None:
         ("[1]", "line 2: not a JSON object"),
         ('{"x": [1, 1e39]}', "does not fit"),
         ('{"x": [[1], 2]}', "has the shape None"),
+        ('{"x": "\xe9"}', "line 2: not a JSON object: 'utf-8' codec can't decode"),
+        ('{"x": ' + "[" * 100_000, "line 2: not a JSON object"),
     ],
 )
 def test_a_line_unlike_the_others_is_named(tmp_path: Path, second: str, cause: str) -> None:
     lines = tmp_path / "x.jsonl"
-    lines.write_text('{"x": [1, 2]}\n' + second + "\n")
+    lines.write_text('{"x": [1, 2]}\n' + second + "\n", encoding="latin-1")
     with pytest.raises(DatasetError, match=cause):
         build(Recipe(sources=[lines], format="jsonl", fields=["x"]), tmp_path / "d")
 

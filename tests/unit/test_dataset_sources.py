@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from node.data.build import build
-from node.data.contents import class_counts, histogram
+from node.data.contents import class_counts, histogram, labels_in
 from node.data.datasets import Dataset, verify
 from node.data.permutation import Permutation
-from node.data.processes import each
+from node.data.processes import Processes
 from node.data.recipe import Recipe
 from node.data.spool import parts_of
 from node.errors import DatasetError
@@ -159,7 +159,7 @@ def test_every_kind_gives_the_same_digest_again_and_all_its_rows(made: tuple[str
         assert sorted(numbers) == list(range(60))
         assert memoryview(content_of(first, "half")).cast("f").tolist() == [number / 2 for number in numbers]
         assert [int(number % 3 == 0) for number in numbers] == labels_of(first)
-        assert class_counts(first) == {"cat": 40, "the\ndog": 20}
+        assert class_counts(first.manifest, labels_in(first)) == {"cat": 40, "the\ndog": 20}
     elif kind == "parquet":
         assert schema == {"x": "F32[2]", "flag": "BOOL[]", "labels": "I64[]"}
         xs = memoryview(content_of(first, "x")).cast("f").tolist()[::2]
@@ -168,7 +168,7 @@ def test_every_kind_gives_the_same_digest_again_and_all_its_rows(made: tuple[str
         assert list(content_of(first, "flag")) == [int(x % 2 == 0) for x in xs]
     elif kind == "saved":
         assert schema == {"n": "I32[]", "labels": "I64[]"}
-        assert class_counts(first) == {"no": 30, "yes": 30}
+        assert class_counts(first.manifest, labels_in(first)) == {"no": 30, "yes": 30}
         assert sorted(memoryview(content_of(first, "n")).cast("i").tolist()) == list(range(60))
     elif kind == "pictures":
         assert schema == {"images": "U8[3,4,4]", "labels": "I64[]"}
@@ -306,8 +306,8 @@ def test_shares_are_met_and_no_part_is_empty() -> None:
 
 
 def test_a_process_that_is_killed_is_one_clear_error() -> None:
-    with pytest.raises(DatasetError, match="a process of the build was killed"):
-        list(each(_kill_yourself, None, [1, 2, 3], 2))
+    with Processes(2) as processes, pytest.raises(DatasetError, match="a process of the build was killed"):
+        list(processes.each(_kill_yourself, None, [1, 2, 3]))
 
 
 def _kill_yourself(_: None, __: int) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from node.cli import run
 from node.data.build import build
+from node.data.contents import MOST_CLASSES, labels_in
 from node.data.datasets import Dataset, verify
 from node.data.recipe import Recipe
 from node.data.splitting import parse_shares, split
@@ -66,3 +68,21 @@ def test_parts_are_written_with_their_shares(dataset: Dataset) -> None:
             parse_shares(wrong)
     with pytest.raises(DatasetError, match="10 pieces are too few for 11 parts"):
         split(dataset.folder, [(f"p{number}", 1.0) for number in range(11)], by="slices")
+
+
+def test_the_manifest_says_how_many_rows_of_each_class_a_slice_has_wherever_it_went(dataset: Dataset) -> None:
+    by_rows = split(dataset.folder, [("a", 1), ("b", 1)], by="rows")
+    by_slices = split(dataset.folder, [("c", 1), ("d", 1)], by="slices")
+    for made in [dataset, *by_rows, *by_slices]:
+        for info in made.manifest.slices:
+            labels = labels_in(made)(info)
+            assert info.labels == Counter(memoryview(labels).cast("q").tolist())
+    # One number has too many values, the other only over all slices: neither is taken for classes.
+    lines = dataset.folder.parent / "many.jsonl"
+    lines.write_text("".join(json.dumps({"labels": number // 2}) + "\n" for number in range(4 * MOST_CLASSES)))
+    for rows in (4 * MOST_CLASSES, MOST_CLASSES):
+        (many,) = build(
+            Recipe([lines], "jsonl", fields=["labels"], rows_per_slice=rows), dataset.folder.with_name(f"many-{rows}")
+        )
+        assert many.manifest.schema == {"labels": "I64[]"}
+        assert [info.labels for info in many.manifest.slices] == [{}] * (4 * MOST_CLASSES // rows)

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from node.data.checked import Checked, is_intact
-from node.data.datasets import MANIFEST, find_slices, load_manifest, make_manifest, name_of, parse_manifest, write_file
+from node.data.datasets import find_slices, load_manifest, make_manifest, name_of, parse_manifest, write_file
 from node.errors import DatasetError, TensorFileError
+from node.manifest import MANIFEST
 from node.tensorfile import write_tensors
 from node.wire import Manifest
 

@@ -218,9 +218,9 @@ def test_how_updates_travel_is_off_by_default_and_checked_where_it_is_set() -> N
     assert (spec.aggregation.rule, spec.aggregation.late, spec.spare_workers) == ("mean", "refuse", 0)
     tables = '[sync]\ncodec = "int4"\nfragments = 4\noverlap = true\n[aggregation]\nrule = "median"\n'
     spec = parse_job(REAL + tables)
-    assert spec.wire_sync().codec == "int4"
-    assert spec.wire_sync().fragments == 4
-    assert spec.wire_aggregation().rule == "median"
+    assert spec.sync.codec == "int4"
+    assert spec.sync.fragments == 4
+    assert spec.aggregation.rule == "median"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from node.config import MountConfig, NodeConfig, load
+from node.config import FetchConfig, MountConfig, NodeConfig, load
 from node.errors import ConfigError, Refused
 from node.jobdocument import document_of, settings_of
 from node.jobspec import JobSpec, job_from, parse_job
@@ -21,7 +21,7 @@ from node.mounts import objection
 from node.scheduler.dispatches import train_dispatch
 from node.scheduler.group import Task
 from node.scheduler.inference_order import infer_dispatch, inference_order
-from node.scheduler.messages import AGGREGATE, TRAIN, order_of_spec
+from node.scheduler.order import AGGREGATE, TRAIN, order_of_spec
 from node.schema import Origin
 from node.views import PeerView
 from node.wire import Advertisement, BindMount, ExecutorKind, Mountable, Resources
@@ -321,12 +321,15 @@ async def test_a_worker_says_what_it_gives_declines_the_rest_and_refuses_what_is
     if shutil.which("bwrap") is None:
         pytest.skip(NO_BUBBLEWRAP)
     listed: dict[str, Any] = {"mounts": [MountConfig(path=folder)], "job_code": "allow"}
+    listed["fetch"] = FetchConfig(stores=["s3://bucket/sets"])
     async with cluster(make_identity, tmp_path, "sleep", **listed) as (scheduler, worker):
         (shown,) = [view for view in worker.board.items() if view.id == worker.peer_id]
         assert isinstance(shown, PeerView) and shown.mounts == [Mountable(path=str(folder))]
+        assert shown.stores == ["s3://bucket/sets"]
         await scheduler.advertise(mounts=[DATA])
         await eventually(lambda: scheduler.declines == ["no mount /mnt/data"])
         lease = await scheduler.lease(worker.peer_id, mounts=[asked(folder)])
+        assert scheduler.offers[-1].heeds == ["mounts", "stores"]
         folder.rename(tmp_path / "elsewhere")
         with pytest.raises(Refused, match="no such file"):
             await scheduler.train(worker.peer_id, lease, mounts=[asked(folder)])

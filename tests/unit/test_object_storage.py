@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
+import threading
 from pathlib import Path
 
 import pytest
 
-from node.data.datasets import MANIFEST, make_manifest
+from node.cli import run
+from node.data.datasets import make_manifest
 from node.errors import ConfigError, DatasetError, HyphaError, ObjectMissing, ObjectStoreError
+from node.manifest import MANIFEST
 from node.network.objects import download_object
-from node.objectstore import open_bucket
+from node.objectstore import CREDENTIALS, open_bucket
 from node.storeurl import checked_dataset_url, is_within, name_in
 from node.streaming import FolderSource, StreamingConfig, StreamingLoader
 from node.streaming.store_source import StoreSource, StoreStream
-from tests.unit.object_storage import SECRET, Storage, cutting_proxy, reach, storage, storage_server
+from tests.unit.object_storage import SECRET, Storage, cutting_proxy, plain_storage, reach, storage, storage_server
 from tests.unit.streaming_data import dataset, epoch_of
 
 __all__ = ["storage", "storage_server"]
 
 
-def made(folder: Path) -> Path:
+def made(folder: Path, slices: int = 5) -> Path:
     """A small dataset with its manifest."""
     folder.mkdir()
-    dataset(folder, 5)
+    dataset(folder, slices)
     (folder / MANIFEST).write_bytes(make_manifest(folder, folder.name))
     return folder
 
@@ -130,6 +135,102 @@ def test_a_stream_gives_the_same_rows_from_storage_as_from_a_folder(storage: Sto
         epoch_of(gone)
     with pytest.raises(DatasetError, match="is the version"):
         StoreStream(url, digest="0" * 64)
+
+
+AZURE = {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ACCOUNT_KEY": base64.b64encode(SECRET.encode())}
+OTHERS = {
+    "az": AZURE | {"AZURE_ENDPOINT": "{}/account"},
+    "gs": {"GOOGLE_BASE_URL": "{}", "GOOGLE_SKIP_SIGNATURE": "true"},
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_stores_are_read_with_what_the_environment_gives(
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder, seen, refuse = made(tmp_path / "set"), list[str](), threading.Event()
+    caplog.set_level("DEBUG")
+    with plain_storage(folder, seen, refuse) as address:
+        for name, value in OTHERS[kind].items():
+            monkeypatch.setenv(name, value.decode() if isinstance(value, bytes) else value.format(address))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        url = f"{kind}://bucket/sets/set"
+        assert run(["dataset", "show", url, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["path"], shown["digest"]) == (url, FolderSource(folder).digest)
+        source = StoreSource(url, cache=tmp_path / "cache")
+        with StreamingLoader(source) as there, StreamingLoader(FolderSource(folder)) as here:
+            assert epoch_of(there) == epoch_of(here)
+        assert all(header.startswith("SharedKey account:") for header in seen) == (kind == "az")
+        refuse.set()
+        assert run(["dataset", "show", url]) == 3
+        said = capsys.readouterr().err
+        assert "refuses these credentials" in said and CREDENTIALS[kind].split()[0] in said
+    assert SECRET not in caplog.text + said and AZURE["AZURE_STORAGE_ACCOUNT_KEY"].decode() not in caplog.text + said
+
+
+@pytest.mark.parametrize(
+    ("url", "environment"),
+    [
+        ("az://container/set", {"AZURE_STORAGE_ACCOUNT_KEY": "bm90IGl0"}),
+        ("az://container/set", {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ACCOUNT_KEY": f"{SECRET}!"}),
+        ("gs://bucket/set", {"GOOGLE_APPLICATION_CREDENTIALS": f"/nowhere/{SECRET}.json"}),
+        ("gs://bucket/set", {"GOOGLE_SERVICE_ACCOUNT_KEY": f'{{"private_key":"{SECRET}"}}'}),
+    ],
+)
+def test_credentials_that_are_none_are_told_without_showing_them(
+    url: str, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ObjectStoreError, match="cannot be used") as caught:
+        open_bucket(url)
+    assert caught.value.is_final and CREDENTIALS[url[:2]] in caught.value.hint
+    assert SECRET not in str(caught.value) and caught.value.__suppress_context__
+
+
+def test_a_dataset_in_storage_is_verified_and_shown_as_one_in_a_folder_is(
+    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = made(tmp_path / "set", 6)
+    url = storage.upload(folder, "set")
+    for command in (["verify", "--json"], ["show", "--json"], ["show", "--slices"], ["verify"]):
+        told = []
+        for place in (str(folder), url):
+            assert run(["dataset", command[0], place, *command[1:]]) == 0
+            told.append(capsys.readouterr().out.replace(place, "HERE"))
+        assert told[0] == told[1]
+    names = sorted(path.name for path in folder.glob("*.safetensors"))
+    content = folder.joinpath(names[0]).read_bytes()
+    storage.put(f"set/{names[0]}", content[:-1] + bytes([content[-1] ^ 1]))
+    storage.put(f"set/{names[1]}", b"cut")
+    storage.put(f"set/{names[2]}", bytes(folder.joinpath(names[2]).stat().st_size))
+    storage.delete(f"set/{names[3]}")
+    storage.put("set/extra.safetensors", b"")
+    assert run(["dataset", "verify", url, "--json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [problem.split(":")[0] for problem in problems] == [*names[:4], "extra.safetensors"]
+    assert run(["dataset", "verify", storage.url("none")]) == 1
+    assert "upload the whole folder" in capsys.readouterr().err
+    assert run(["dataset", "show", f"s3://me:{SECRET}@bucket/set"]) == 2
+    assert SECRET not in capsys.readouterr().err
+
+
+def test_a_slice_that_is_streamed_whole_is_verified_before_a_row_is_given_out(storage: Storage, tmp_path: Path) -> None:
+    folder = made(tmp_path / "set")
+    url = storage.upload(folder, "set")
+    first = sorted(folder.glob("*.safetensors"))[0]
+    content = bytearray(first.read_bytes())
+    content[-1] ^= 1
+    storage.put(f"set/{first.name}", bytes(content))
+    with StreamingLoader(StoreStream(url)) as whole, pytest.raises(DatasetError, match="is not what the manifest says"):
+        whole.next()
+    with StreamingLoader(StoreStream(url), StreamingConfig(columns=("id",))) as part:
+        assert len(epoch_of(part)) == sum(FolderSource(folder).rows), "a part has no digest of its own"
 
 
 def test_a_slice_that_is_replaced_is_not_read_on(storage: Storage, tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from hypha_tui.store.matching import datasets_line
 from node.board import Board
 from node.data import service as service_module
 from node.data import stored as stored_module
-from node.data.datasets import MANIFEST, make_manifest
+from node.data.datasets import make_manifest
 from node.data.service import DataService
 from node.data.stored import StoredDataset
 from node.errors import ConfigError, DatasetError, ObjectStoreError, Refused
 from node.jobspec import parse_job
+from node.manifest import MANIFEST
 from node.network.bulk import download
 from node.network.cache import ContentCache
 from node.network.objects import download_object
@@ -29,6 +30,8 @@ from node.scheduler.checkpoints import Checkpoints
 from node.scheduler.datasets import Dataset
 from node.scheduler.destinations import ObjectStore
 from node.scheduler.messages import KeepCheckpoint
+from node.scheduler.order import order_of_spec
+from node.scheduler.wholes import Wholes
 from node.store import Store
 from node.views import DatasetView
 from node.wire import Manifest, Span, VersionFile
@@ -49,8 +52,13 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_a_data_node_serves_what_lies_in_object_storage(
-    storage: Storage, make_identity: MakeIdentity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    storage: Storage,
+    make_identity: MakeIdentity,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("DEBUG")
     monkeypatch.setattr(service_module, "LOOK_AT_STORE_EVERY_S", 0.05)
     folder = write_dataset(tmp_path / "texts")
     url = storage.upload(folder, "texts")
@@ -105,6 +113,9 @@ async def test_a_data_node_serves_what_lies_in_object_storage(
                 await eventually(lambda: len(named("dataset.announced")) == 3)
             assert not any(SECRET in str(event) for event in data.board.events())
             task.cancel()
+    # Credentials are nowhere but in the environment: no log line, no file of the node's.
+    assert SECRET not in caplog.text
+    assert not any(SECRET.encode() in path.read_bytes() for path in state.rglob("*") if path.is_file())
 
 
 async def test_a_slice_that_comes_slowly_is_asked_for_again_and_fetched_once(
@@ -160,7 +171,7 @@ async def test_reading_for_a_manifest_goes_on_after_a_restart(
 ) -> None:
     folder = write_dataset(tmp_path / "texts", slices=3)
     url = storage.upload(folder, "texts")
-    read, reports = stored_module._read, list[tuple[int, int]]()
+    read, reports = stored_module.read_through, list[tuple[int, int]]()
     names: list[str] = []
 
     async def interrupted(bucket: Any, entry: Any) -> Any:
@@ -169,7 +180,7 @@ async def test_reading_for_a_manifest_goes_on_after_a_restart(
             raise ObjectStoreError("it went away")
         return await read(bucket, entry)
 
-    monkeypatch.setattr(stored_module, "_read", interrupted)
+    monkeypatch.setattr(stored_module, "read_through", interrupted)
     async with asyncio.TaskGroup() as tasks:
         cache = ContentCache(tmp_path / "cache", 1 << 30)
         with pytest.raises(ObjectStoreError, match="went away"):
@@ -192,13 +203,16 @@ resources = {{ num_workers = 1, worker = {{}}, parameter_server = {{}}, worker_p
 
 
 async def test_workers_read_the_dataset_of_a_job_from_object_storage_themselves(
-    storage: Storage, tmp_path: Path
+    storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("DEBUG")
     folder = write_dataset(tmp_path / "texts")
     (folder / MANIFEST).write_bytes(make_manifest(folder, "texts"))
     url = storage.upload(folder, "texts")
     spec = parse_job(JOB.format(url=f"{url}/"))
     assert (spec.name, spec.dataset) == ("texts", url)
+    needs = order_of_spec("j", msgspec.structs.replace(spec, validation_dataset="held"), "").needs
+    assert (needs["train"].stores, needs["aggregate"].stores) == ((url,), ())
     with pytest.raises(ConfigError, match="line 2: dataset: an address in object storage"):
         parse_job(JOB.format(url=f"s3://a:{SECRET}@bucket/x"))
 
@@ -249,6 +263,8 @@ async def test_workers_read_the_dataset_of_a_job_from_object_storage_themselves(
     assert [(work_dir / entry["path"]).read_bytes() for entry in entries] == [
         (folder / info.name).read_bytes() for info in dataset.manifest.slices
     ]
+    assert SECRET not in caplog.text
+    assert SECRET.encode() not in msgspec.json.encode(spec) + msgspec.json.encode(measuring.dispatch)
     for stores, address in ((Stores(), url), (allowed, f"s3://{storage.bucket}/other"), (allowed, f"{url}/../../x")):
         with pytest.raises((Refused, ConfigError)):
             await stores.manifest(address)
@@ -273,6 +289,7 @@ async def test_checkpoints_and_results_go_to_object_storage_and_old_ones_leave(
             keep=2,
             own_folder=tmp_path / "own",
             staging=tmp_path / "staging",
+            wholes=Wholes(cast(Overlay, None), "j1", 1),
             here=lambda _: weights,
             record=record,
             tell=lambda name, text, level: told.append((name, text)),

@@ -123,7 +123,20 @@ def test_workers_that_let_nothing_be_mounted_do_not_match_a_job_that_mounts() ->
     peers = [
         worker(number, price=0.0, mounts=mounts) for number, mounts in enumerate(([], [Mountable(path="/mnt")], None))
     ]
-    found = matching(parse_job(text), peers)
-    # what a node does not say is not held against it
-    assert [peer.name for peer in found.workers.peers] == ["w-1", "w-2"]
-    assert found.workers.reasons == ((1, "have no mount /mnt/data"),)
+    found = matching(parse_job(text), [*peers, worker(3, price=0.0, executors=[])])
+    # What a node does not say is not held against it, unless it says all else: then it is of a version without mounts.
+    assert [peer.name for peer in found.workers.peers] == ["w-1", "w-3"]
+    assert found.workers.reasons == ((1, "are too old to know mounts"), (1, "have no mount /mnt/data"))
+
+
+def test_workers_that_read_nothing_from_a_store_do_not_match_a_job_whose_data_lies_there() -> None:
+    job = replace(parse_job(WHOLE_JOB), dataset="s3://bucket/sets/texts", num_workers=1)
+    lists = [], ["s3://bucket/sets"], ["s3://bucket/sets/text"], ["gs://bucket/sets/texts"], None
+    found = matching(job, [worker(number, price=0.0, stores=stores) for number, stores in enumerate(lists)])
+    assert [peer.name for peer in found.workers.peers] == ["w-1"]
+    assert found.workers.reasons == (
+        (3, "fetch nothing from s3://bucket/sets/texts"), (1, "are too old to know stores")
+    )  # fmt: skip
+    assert found.server is not None and len(found.server.peers) == 5  # it reads no data
+    alone = matching(job, [worker(0, price=0.0, stores=[])])
+    assert "1 fetches nothing from s3://bucket/sets/texts" in alone.sentence and alone.tone == "lost"

@@ -14,6 +14,7 @@ import msgspec
 from node.data.sources.source import CHUNK_BYTES, Chunk, Piece, Source, in_chunks, read_bytes
 from node.data.sources.values import Encoder, Fields
 from node.errors import DatasetError
+from node.wire import UNDECODABLE
 
 MAX_CELL = 16 << 20
 
@@ -152,7 +153,7 @@ def _objects(path: Path, lines: Iterable[bytes], first_line: int) -> Iterator[_R
             continue
         try:
             values = decode(line)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise DatasetError(f"{path}, line {number}: not a JSON object: {error}") from error
         yield _Row(path, number, at, values)
 
