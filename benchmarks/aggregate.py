@@ -1,16 +1,21 @@
-"""A parameter server's arithmetic: four updates in, the next version out.
+"""A parameter server's arithmetic: four updates in, the next version out; and its node meanwhile.
 
-    python -m benchmarks.aggregate [--mb 500] [--runs 5] [--codec none] [--rule mean]
+    python -m benchmarks.aggregate [--mb 500] [--runs 5] [--codec none] [--rule mean] [--rounds 300]
 
 `arithmetic` is everything but the files of the new version: reading the updates, weights and momentum, the mean, the
 outer step, the encoding; in GB of float32 updates a second. `commit` is all of it, digests included, asked of the
 program as a node does it; `resident_mb` is the most it had. The floor, in the same run and in turns, is NumPy adding
 up the updates, mapped, in two threads, and nothing else.
+
+Then whole exchanges as in `benchmarks.exchange`: two of `--mb` in each direction and `--rounds` of 8 MB, while the
+parameter server's node is asked for its `/healthz` twenty times a second: how late it answers, and what the node and
+its program together have in memory, mapped files included, and on the disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
@@ -30,17 +35,21 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import msgspec
 import numpy as np
 
+from benchmarks.exchange import codec_runs
+from benchmarks.watched import Watched
+from hypha_tui.local_cluster import LocalNode
 from node.training import aggregate
 from node.training.aggregate import Update, commit
 from node.training.codec import codec_named
 from node.training.files import FLOAT32, TensorWriter, pieces, write_tensors
 from node.training.folder import FileMade, Stream, path_of
-from node.training.updates import buffers_metadata
+from node.training.traits import Traits
 from node.training.versions import Outer
 from node.wire import Aggregation, Sync
 
 UPDATES = 4
 TENSORS = 25
+SMALL_MB = 8
 OUTER = Outer(0.7, 0.9)
 
 
@@ -50,7 +59,7 @@ def prepare(folder: Path, megabytes: int, codec: str) -> list[Update]:
     layout = {f"layer.{number:02}": (FLOAT32, shape) for number in range(TENSORS)}
     noise = np.random.default_rng(0).standard_normal(shape[0] * shape[1], np.float32)
     tensors = {name: noise.reshape(shape) for name in layout}
-    write_tensors(path_of(folder, "weights", 1), tensors, buffers_metadata(frozenset()))
+    write_tensors(path_of(folder, "weights", 1), tensors, Traits().metadata)
     write_tensors(path_of(folder, "momentum", 1), tensors)
     made = []
     for number in range(UPDATES):
@@ -189,6 +198,38 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def served(folder: Path, megabytes: int, rounds: int, codec: str) -> dict[str, Any]:
+    """Exchanges through a real node, watched."""
+    made: list[Watched] = []
+
+    def watch(node: LocalNode) -> Watched:
+        made.append(Watched(node, folder / "work"))
+        return made[-1]
+
+    began = time.perf_counter()
+    found = asyncio.run(codec_runs(folder, codec, megabytes, rounds, watch))
+    (watched,) = made
+    answers_ms = sorted(1000 * answer for answer in watched.answers_s)
+    fifth = len(watched.resident_mb) // 5
+    return {
+        "exchanges": f"{len(found[codec])} x {UPDATES} x {megabytes} MB, {codec}",
+        "healthz_ms": {
+            "median": round(statistics.median(answers_ms), 1),
+            "p99": round(answers_ms[int(0.99 * len(answers_ms))], 1),
+            "worst": round(answers_ms[-1], 1),
+            "asked": len(answers_ms),
+        },
+        "resident_mb": {
+            "most": round(max(watched.resident_mb)),
+            "second_fifth": round(statistics.mean(watched.resident_mb[fifth : 2 * fifth]), 1),
+            "last_fifth": round(statistics.mean(watched.resident_mb[-fifth:]), 1),
+        },
+        "disk_mb": {"most": round(max(watched.disk_mb)), "last": round(watched.disk_mb[-1])},
+        "took_s": round(time.perf_counter() - began),
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
 def main() -> None:
     """The program."""
     parser = argparse.ArgumentParser()
@@ -196,11 +237,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--codec", default="none")
     parser.add_argument("--rule", default="mean")
+    parser.add_argument("--rounds", type=int, default=300, help="of 8 MB, watched; 0: nothing is watched")
     parser.add_argument("--folder", type=Path, default=None)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     try:
-        print(json.dumps(measure(folder, options), indent=2))
+        print(json.dumps(measure(folder, options), indent=2), flush=True)
+        if options.rounds:
+            for megabytes, rounds in ((options.mb, 1), (SMALL_MB, options.rounds)):
+                print(json.dumps(served(folder / f"of-{megabytes}", megabytes, rounds, options.codec), indent=2))
     finally:
         shutil.rmtree(folder)
 

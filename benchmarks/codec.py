@@ -26,6 +26,7 @@ import torch
 
 from node.training.codec import NAMES, Codec, codec_named
 from node.training.files import pieces
+from node.training.traits import Traits
 from node.training.updates import write_update
 from node.training.versions import Outer, advanced
 
@@ -82,7 +83,7 @@ def main() -> None:
                     lambda name=name: write_update(path, base, after, codec=name, residual=base), options.runs
                 ),
                 "apply": cpu_s(
-                    lambda: advanced(path, base, base, names=["w"], buffers=frozenset(), outer=Outer(0.7, 0.9)),
+                    lambda: advanced(path, base, base, names=["w"], traits=Traits(), outer=Outer(0.7, 0.9)),
                     options.runs,
                 ),
             }

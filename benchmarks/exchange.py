@@ -21,17 +21,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from benchmarks import floor
 from benchmarks.floor import MEMBERS
 from benchmarks.slices import loop_factory
-from hypha_tui.local_cluster import LocalCluster
+from hypha_tui.local_cluster import LocalCluster, LocalNode
 from node.board import Board
 from node.config import NodeConfig
 from node.identity.caller import Caller
@@ -44,6 +45,7 @@ from node.wire import (
     Ack,
     Advertisement,
     AggregateTask,
+    AnnounceUpdate,
     CommitRound,
     Decline,
     Dispatch,
@@ -57,7 +59,6 @@ from node.wire import (
     Span,
     Sync,
     TaskStatus,
-    UpdateHeader,
     VersionFile,
 )
 from node.worker.versions import describe
@@ -90,7 +91,7 @@ async def member(name: str, gateway: str, server: str, certificates: Path, folde
             if line[2] not in digests:
                 digests[line[2]] = (_sha256(path), path.stat().st_size)
             sha256, size = digests[line[2]]
-            header = UpdateHeader(
+            header = AnnounceUpdate(
                 job_id=JOB,
                 epoch=0,
                 task_id=task_id,
@@ -102,12 +103,12 @@ async def member(name: str, gateway: str, server: str, certificates: Path, folde
             )
             began = time.perf_counter()
             await asyncio.to_thread(_sha256, path)  # a worker hashes what its executor hands over
+            await overlay.call(server, header, timeout_s=20)
             await bulk.upload(
                 overlay,
                 server,
-                f"/bulk/jobs/{JOB}/updates",
+                f"/bulk/jobs/{JOB}/updates/{task_id}/{sha256}",
                 path,
-                headers={"Hypha-Update": msgspec.json.encode(header).decode()},
             )
             uploaded = time.perf_counter()
             version = await describe(overlay, server, JOB, round_ + 1, state="prepared")
@@ -285,8 +286,14 @@ class Group:
         return {key: max(answer[key] for answer in answers) for key in answers[0]}
 
 
-async def codec_runs(folder: Path, codec: str, mb: int, runs: int) -> dict[str, list[dict[str, float]]]:
-    """Exchanges with one codec, with those of the floor in turns."""
+Watch = Callable[[LocalNode], AbstractContextManager[object]]
+
+
+async def codec_runs(
+    folder: Path, codec: str, mb: int, runs: int, watch: Watch = nullcontext
+) -> dict[str, list[dict[str, float]]]:
+    """Exchanges with one codec, with those of the floor in turns. `watch` is entered with the parameter server's node
+    while they go on."""
     from benchmarks.tensors import make_update, make_weights
 
     elements = mb * 1_000_000 // 4
@@ -324,18 +331,19 @@ async def codec_runs(folder: Path, codec: str, mb: int, runs: int) -> dict[str, 
                 ]
                 await made[0].dispatch(server.peer_id, members, Sync(codec=codec), start)
                 group = Group(processes, updates)
-                for run in range(runs + 1):
-                    answer = await group.exchange()
-                    answer["journal"] = made[0].journal_s[-1]
-                    _say(floored, "go")
-                    for process in processes:
-                        _say(process, f"floor {port} {elements}")
-                    for process in processes:
-                        await asyncio.to_thread(_hear, process)
-                    seconds = await asyncio.to_thread(_hear, floored)
-                    if run:
-                        found[codec].append(answer)
-                        found["floor"].append({"all": float(seconds)})
+                with watch(server):
+                    for run in range(runs + 1):
+                        answer = await group.exchange()
+                        answer["journal"] = made[0].journal_s[-1]
+                        _say(floored, "go")
+                        for process in processes:
+                            _say(process, f"floor {port} {elements}")
+                        for process in processes:
+                            await asyncio.to_thread(_hear, process)
+                        seconds = await asyncio.to_thread(_hear, floored)
+                        if run:
+                            found[codec].append(answer)
+                            found["floor"].append({"all": float(seconds)})
             finally:
                 for process in [*processes, floored]:
                     process.kill()

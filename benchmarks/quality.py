@@ -1,12 +1,14 @@
 """Does DiLoCo, and does each codec, learn as well as averaging after every step? On the same samples.
 
-    python -m benchmarks.quality [--seeds 3] [--jobs 2]
+    python -m benchmarks.quality [--seeds 3] [--jobs 2] [--codecs none,int4] [--replaced-every N]
 
 A small character-level transformer (one layer of width 64) on the source of Python's standard library, 4 workers, 16
 rows of 32 characters in a batch. All runs of a seed start from the same 500 steps with averaging, as DiLoCo's paper
 starts from a pretrained model, and see the same rows in the same order for 1,000 steps of each worker after that, under
 the same learning-rate schedule. Updates go through the product's own arithmetic: the executor's encoding with its
-residuals, the parameter server's program, and the executor's step from one version to the next; no network.
+residuals, the parameter server's program, and the executor's step from one version to the next; no network. With
+`--replaced-every N` another parameter server takes over after every N rounds, without what the encoding of the answers
+had left out so far.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from torch.nn import functional
 
 from node.executors.aggregate import Aggregator
 from node.training.files import write_tensors
-from node.training.updates import buffers_metadata, state_of, write_update
+from node.training.traits import Traits
+from node.training.updates import state_of, write_update
 from node.training.versions import Outer, advanced
 from node.wire import Aggregation, Sync
 
@@ -139,7 +142,7 @@ def averaged(seed: int) -> tuple[float, dict[str, Any]]:
     return course.evaluate(model), start
 
 
-def diloco(seed: int, codec: str, start: dict[str, Any]) -> tuple[float, int]:
+def diloco(seed: int, codec: str, start: dict[str, Any], replaced_every: int) -> tuple[float, int]:
     """(loss, bytes up and down of one worker) of DiLoCo with a codec, from these weights on."""
     course = Course(seed)
     models = [Letters() for _ in range(WORKERS)]
@@ -150,9 +153,12 @@ def diloco(seed: int, codec: str, start: dict[str, Any]) -> tuple[float, int]:
     moved = 0
     with tempfile.TemporaryDirectory(prefix="hypha-bench-") as name:
         folder = Path(name)
-        write_tensors(folder / "weights-0.safetensors", base, buffers_metadata(frozenset()))
+        write_tensors(folder / "weights-0.safetensors", base, Traits().metadata)
         server = Server(folder, codec)
         for round_ in range((STEPS - WARM) // EVERY):
+            if replaced_every and round_ and round_ % replaced_every == 0:
+                for path in folder.glob("residual-*"):
+                    path.unlink()
             updates = []
             for number, model in enumerate(models):
                 tensors, _ = state_of(model)
@@ -167,7 +173,7 @@ def diloco(seed: int, codec: str, start: dict[str, Any]) -> tuple[float, int]:
                 updates.append(path)
             delta = server.commit(round_, updates)
             moved += updates[0].stat().st_size + delta.stat().st_size
-            changed, speed = advanced(delta, base, momentum, names=sorted(base), buffers=frozenset(), outer=OUTER)
+            changed, speed = advanced(delta, base, momentum, names=sorted(base), traits=Traits(), outer=OUTER)
             base |= changed
             momentum |= speed
         tensors, _ = state_of(models[0])
@@ -218,17 +224,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time, one thread each")
+    parser.add_argument("--codecs", default=",".join(CODECS), help="names, with commas between them; none among them")
+    parser.add_argument("--replaced-every", type=int, default=0, help="rounds between two parameter servers")
     chosen = parser.parse_args()
+    codecs = chosen.codecs.split(",")
     began = time.monotonic()
     seeds = range(1, chosen.seeds + 1)
     with ProcessPoolExecutor(chosen.jobs, get_context("spawn")) as pool:
         plain = dict(zip(seeds, pool.map(averaged, seeds), strict=True))
-        tasks = [(codec, seed) for codec in CODECS for seed in seeds]
-        made = pool.map(diloco, [s for _, s in tasks], [c for c, _ in tasks], [plain[s][1] for _, s in tasks])
+        tasks = [(codec, seed) for codec in codecs for seed in seeds]
+        starts = [plain[seed][1] for _, seed in tasks]
+        every = [chosen.replaced_every] * len(tasks)
+        made = pool.map(diloco, [s for _, s in tasks], [c for c, _ in tasks], starts, every)
         found = dict(zip(tasks, made, strict=True))
     print(f"{sum(value.size for value in plain[1][1].values()):,} parameters, {WORKERS} workers, H = {EVERY}")
     print(f"averaging every step   loss {_spread([plain[seed][0] for seed in seeds], '{:.4f}'.format)}")
-    for codec in CODECS:
+    for codec in codecs:
         losses = [found[codec, seed][0] for seed in seeds]
         against = [plain[seed][0] if codec == "none" else found["none", seed][0] for seed in seeds]
         gaps = [loss / other - 1 for loss, other in zip(losses, against, strict=True)]

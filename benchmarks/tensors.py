@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from node.training.files import TensorReader, write_tensors
-from node.training.updates import buffers_metadata, write_update
+from node.training.traits import Traits
+from node.training.updates import write_update
 
 SCALE = 1e-3
 
@@ -19,7 +20,7 @@ def make_weights(path: Path, elements: int, tensors: int) -> None:
     draw = np.random.default_rng(1)
     each = elements // tensors
     made: dict[str, Any] = {f"layer{number:02}": draw.standard_normal(each, np.float32) for number in range(tensors)}
-    write_tensors(path, made, buffers_metadata(frozenset()))
+    write_tensors(path, made, Traits().metadata)
 
 
 def make_update(path: Path, weights: Path, codec: str, *, seed: int) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import socket
 import stat
-import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,11 +13,10 @@ import msgspec
 from aiohttp import web
 
 from node.errors import ConfigError
+from node.socketfolder import socket_folder, socket_path_fits
 
 SOCKET_NAME = "operator.sock"
 FILE_NAME = "operator.json"
-PATH_BYTES_MOST = 100
-"""sun_path has room for 107 bytes on Linux and 103 on macOS."""
 SHUTDOWN_S = 0.3
 
 
@@ -53,21 +50,7 @@ async def serve(app: web.Application, path: Path) -> AsyncIterator[None]:
 def socket_path(state_dir: Path) -> Path:
     """Where the socket of a node with this state directory is: in it, or at a short path where that is too long."""
     path = state_dir.absolute() / SOCKET_NAME
-    if len(os.fsencode(path)) <= PATH_BYTES_MOST:
-        return path
-    digest = hashlib.sha256(os.fsencode(path)).hexdigest()
-    name = f"hypha-{os.getuid()}-{digest[:16]}"
-    folder = Path(tempfile.gettempdir()) / name
-    if len(os.fsencode(folder / SOCKET_NAME)) > PATH_BYTES_MOST:
-        folder = Path("/tmp") / name
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ConfigError(
-            f"{folder} is not a private folder of this user", hint="remove it, or use a shorter state_dir"
-        )
-    return folder / SOCKET_NAME
+    return path if socket_path_fits(path) else socket_folder(f"operator:{path}", SOCKET_NAME) / SOCKET_NAME
 
 
 def write_file(state_dir: Path, content: OperatorFile) -> None:

@@ -4,15 +4,16 @@
 |---|---|---|
 | `prepare` | `out` | makes version 0: `version`, `weights` |
 | `replay` | `out`, `files` (`kind`, `number`, `path`), `outer` | the newest version of a journal |
-| `check` | `path`, `round`, `sync` | `norm` of an update; error `invalid` names the tensor |
-| `commit` | `round`, `updates`, `outer`, `sync`, `aggregation` | version `round + 1`; also `left_out`, `clipped` |
-| `export` | `version`, `out` | a folder that `from_pretrained` loads: `files` |
+| `check` | `path`, `round` | `norm` of an update; error `invalid` names the tensor |
+| `commit` | `round`, `updates`, `outer`, `aggregation` | version `round + 1`; also `left_out`, `clipped` |
+| `assemble` | `version` | whole files of a version that lies here in fragments |
+| `export` | `version`, `out`, `preprocessor` (where its files lie) | a folder that `from_pretrained` loads: `files` |
 
 An update is `path`, `weight`, `task_id`, `norm`; `outer` stands for `learning_rate` and `momentum`. Every request has
 an `id`, which its answer repeats with `ok`; a refusal has `error` (a code) and `detail`. A file (`weights`,
 `momentum`, `delta`) is told by its `sha256` and `size_bytes`. Any request may name `folder` (where the versions lie),
-`artifacts` and `model`, so that a new process goes on where another one was killed. Torch is there for `prepare` and
-`export` alone: NumPy does the rest, and is there in a tenth of a second.
+`artifacts`, `model` and `sync`, so that a new process goes on where another one was killed. Torch is there for
+`prepare` and `export` alone: NumPy does the rest, and is there in a tenth of a second.
 """
 
 from __future__ import annotations
@@ -61,15 +62,15 @@ class Aggregator:
         """Makes version 0 of the weights, once, for everybody."""
         from node.training.files import write_tensors
         from node.training.folder import path_of
-        from node.training.updates import buffers_metadata, state_of
+        from node.training.updates import state_of
 
         self._folder = Path(request["out"])
         self._folder.mkdir(parents=True, exist_ok=True)
-        tensors, buffers = state_of(self._load().module)
+        tensors, traits = state_of(self._load().module)
         if not tensors:
             raise JobError("the model has no parameters")
         path = path_of(self._folder, "weights", 0)
-        digest = write_tensors(path, tensors, buffers_metadata(buffers))
+        digest = write_tensors(path, tensors, traits.metadata)
         return {"version": 0, "weights": {"sha256": digest, "size_bytes": path.stat().st_size}}
 
     def replay(self, request: Answer) -> Answer:
@@ -79,15 +80,14 @@ class Aggregator:
         self._folder = Path(request["out"])
         self._folder.mkdir(parents=True, exist_ok=True)
         files = [(str(file["kind"]), int(file["number"]), Path(file["path"])) for file in request["files"]]
-        version, weights, momentum = replay(self._folder, files, _outer(request))
+        version, weights, momentum = replay(self._folder, files, _outer(request), _sync(request).fragments)
         return {"version": version, "weights": _told(weights), "momentum": momentum and _told(momentum)}
 
     def check(self, request: Answer) -> Answer:
         """Is this update one of our model's and this round's, and finite?"""
         from node.training.aggregate import check
 
-        sync = msgspec.convert(request.get("sync", {}), Sync)
-        return {"norm": check(self._folder, Path(request["path"]), int(request["round"]), sync)}
+        return {"norm": check(self._folder, Path(request["path"]), int(request["round"]), _sync(request))}
 
     def commit(self, request: Answer) -> Answer:
         """Prepares the next version."""
@@ -101,22 +101,38 @@ class Aggregator:
                 for one in request["updates"]
             ],
             outer=_outer(request),
-            sync=msgspec.convert(request.get("sync", {}), Sync),
+            sync=_sync(request),
             rules=msgspec.convert(request.get("aggregation", {}), Aggregation),
         )
         files = {"weights": made.weights, "momentum": made.momentum, "delta": made.delta}
         told = {kind: _told(file) for kind, file in files.items()}
         return {"version": made.version, **told, "left_out": made.left_out, "clipped": made.clipped}
 
+    def assemble(self, request: Answer) -> Answer:
+        """Makes whole files of a version."""
+        from node.training.folder import assemble
+
+        version = int(request["version"])
+        made = assemble(self._folder, version, _sync(request).fragments)
+        return {"version": version, **{kind: _told(file) for kind, file in made.items()}}
+
     def export(self, request: Answer) -> Answer:
         """Writes a version as a model folder."""
-        from node.executors.models import export_model
-        from node.training.folder import path_of
+        from node.executors.models import copy_preprocessor, export_model, listed
+        from node.training.folder import assemble, path_of, whole_path_of
 
-        weights = path_of(self._folder, "weights", int(request["version"]))
+        version, fragments = int(request["version"]), _sync(request).fragments
+        weights = path_of(self._folder, "weights", version)
         if not weights.is_file():
-            raise Refusal("unknown", f"version {request['version']} is not here")
-        return {"files": export_model(self._load(), weights, Path(request["out"]))}
+            raise Refusal("unknown", f"version {version} is not here")
+        if fragments > 1:
+            assemble(self._folder, version, fragments)
+            weights = whole_path_of(self._folder, "weights", version)
+        out = Path(request["out"])
+        export_model(self._load(), weights, out)
+        if "preprocessor" in request:
+            copy_preprocessor(Path(request["preprocessor"]), request.get("preprocessor_files") or (), out)
+        return {"files": listed(out)}
 
     def answer(self, line: bytes) -> Answer:
         """The answer to one line. Whatever goes wrong is an answer too."""
@@ -144,6 +160,7 @@ class Aggregator:
             "replay": self.replay,
             "check": self.check,
             "commit": self.commit,
+            "assemble": self.assemble,
             "export": self.export,
         }
         if not isinstance(name, str) or name not in handlers:
@@ -165,6 +182,10 @@ def _outer(request: Answer) -> Outer:
     from node.training.versions import Outer
 
     return Outer(float(request["learning_rate"]), float(request["momentum"]))
+
+
+def _sync(request: Answer) -> Sync:
+    return msgspec.convert(request.get("sync", {}), Sync)
 
 
 def _told(file: FileMade) -> Answer:

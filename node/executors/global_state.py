@@ -11,7 +11,9 @@ import torch
 from node.executors.bridge_client import Arrival
 from node.training.files import TensorReader, check_layout
 from node.training.fragments import fragments_of
-from node.training.updates import buffers_metadata, check_values, layout_of, write_changes
+from node.training.identity import identity_of
+from node.training.traits import Traits
+from node.training.updates import check_values, layout_of, write_changes
 from node.training.versions import Outer, advanced, digest_of
 from node.wire import OuterOptimizer, Sync
 
@@ -25,7 +27,7 @@ class GlobalState:
     def __init__(
         self,
         tensors: Mapping[str, torch.Tensor],
-        buffers: frozenset[str],
+        traits: Traits,
         sync: Sync,
         outer: OuterOptimizer | None,
         *,
@@ -37,12 +39,13 @@ class GlobalState:
         self._momentum: Tensors = {}
         self._residual: Tensors = {}
         self._pending: Tensors = {}
-        self._buffers = buffers
+        self._traits = traits
         self._sync = sync
         self._outer = Outer(outer.learning_rate, outer.momentum) if outer is not None else Outer(1.0, 0.0)
         self._is_checked = is_checked
         self._layout = layout_of(self.base)
         self._fragments = fragments_of(self._layout, sync.fragments)
+        self._digests: list[str] = [""] * len(self._fragments)
         self._digest: _Digest | None = None
         self._expected = ""
 
@@ -65,7 +68,7 @@ class GlobalState:
             path,
             {name: self._layout[name] for name in names},
             change,
-            buffers=self._buffers,
+            buffers=self._traits.buffers,
             codec=codec,
             density=self._sync.density,
             residual=self._residual,
@@ -81,7 +84,7 @@ class GlobalState:
         else:
             names = self.names_of(version - 1)
             weights, momentum = advanced(
-                arrival.path, self.base, self._momentum, names=names, buffers=self._buffers, outer=self._outer
+                arrival.path, self.base, self._momentum, names=names, traits=self._traits, outer=self._outer
             )
             self.base.update(weights)
             self._momentum.update(momentum)
@@ -90,7 +93,7 @@ class GlobalState:
         self._pending = {}
         self._expected = arrival.sha256
         if arrival.sha256 and self._is_checked:
-            self._digest = _Digest(self.base, buffers_metadata(self._buffers))
+            self._reckon(names)
         return names
 
     def load(self, path: Path, momentum: Path | None) -> None:
@@ -98,11 +101,24 @@ class GlobalState:
         weights = self._read(path)
         speeds = {} if momentum is None or self._sync.codec == "none" else self._read(momentum)
         self.base, self._momentum, self._digest = weights, speeds, None
+        self._digests = [""] * len(self._fragments)
 
     def is_sound(self) -> bool:
-        """Whether the weights have the digest that came with them; waits for it to be reckoned."""
+        """Whether the weights are known by the digest that came with them; waits for it to be reckoned."""
         digest, self._digest = self._digest, None
         return digest is None or digest.result() == self._expected
+
+    def _reckon(self, changed: Sequence[str]) -> None:
+        """Begin to reckon what the weights are known by, now that these tensors are others."""
+        if self._digest is not None:
+            self._digest.result()
+        stale = [
+            number
+            for number, names in enumerate(self._fragments)
+            if not self._digests[number] or not set(names).isdisjoint(changed)
+        ]
+        parts = {number: {name: self.base[name] for name in self._fragments[number]} for number in stale}
+        self._digest = _Digest(self._digests, parts, self._traits.metadata)
 
     def _read(self, path: Path) -> Tensors:
         with TensorReader(path) as reader:
@@ -112,20 +128,21 @@ class GlobalState:
 
 
 class _Digest:
-    """The SHA-256 of a weights file with these tensors, reckoned in a thread."""
+    """What weights are known by, reckoned in a thread: `digests` of all fragments, once those of `parts` are new."""
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
-        self._tensors = dict(tensors)
+    def __init__(self, digests: list[str], parts: Mapping[int, Tensors], metadata: Mapping[str, str]) -> None:
+        self._digests = digests
+        self._parts = dict(parts)
         self._metadata = metadata
-        self._value = ""
         self._thread = threading.Thread(target=self._work, name="digest", daemon=True)
         self._thread.start()
 
     def result(self) -> str:
         """The digest, in hexadecimal."""
         self._thread.join()
-        return self._value
+        return identity_of(self._digests)
 
     def _work(self) -> None:
-        self._value = digest_of(self._tensors, self._metadata)
-        self._tensors = {}
+        while self._parts:
+            number, tensors = self._parts.popitem()
+            self._digests[number] = digest_of(tensors, self._metadata)

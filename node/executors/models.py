@@ -32,7 +32,8 @@ from typing import Any
 import torch
 
 from node.errors import JobError
-from node.training.files import TensorReader, check_layout
+from node.training.files import TensorReader
+from node.training.reading import Values
 from node.training.updates import layout_of, state_of
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -84,25 +85,34 @@ def enter_folder(artifacts: Path, task: str) -> None:
 
 def load_state(model: Any, path: Path) -> None:
     """Replaces the state that travels by that of a weights file."""
-    tensors, _ = state_of(model)
+    tensors, traits = state_of(model)
     with TensorReader(path) as reader, torch.no_grad():
-        check_layout(reader, layout_of(tensors))
+        values = Values(reader, layout_of(tensors), traits)
         for name, tensor in tensors.items():
-            tensor.copy_(reader.tensor(name))
+            if values.holds(name):
+                value = torch.empty(tensor.shape)
+                values.read(name, 0, value.reshape(-1).numpy())
+                tensor.copy_(value)
 
 
-def export_model(loaded: LoadedModel, weights: Path, out: Path) -> list[dict[str, Any]]:
-    """Fills a folder that `from_pretrained` (or the job's own `model.py`) loads; answers its files with digests."""
+def export_model(loaded: LoadedModel, weights: Path, out: Path) -> None:
+    """Fills a folder that `from_pretrained` (or the job's own `model.py`) loads."""
     out.mkdir(parents=True, exist_ok=True)
     if loaded.task == "torch":
         shutil.copyfile(weights, out / WEIGHTS)
     else:
         load_state(loaded.module, weights)
         loaded.module.save_pretrained(out)
-    for source in sorted(loaded.folder.iterdir()):
-        is_weights = source.name.endswith(WEIGHT_SUFFIXES) or (source.suffix == ".py" and loaded.task != "torch")
-        if source.is_file() and not source.is_symlink() and not is_weights and not (out / source.name).exists():
-            shutil.copyfile(source, out / source.name)
+    _copy_beside(loaded.folder, out, with_code=loaded.task == "torch")
+
+
+def copy_preprocessor(artifacts: Path, filenames: Sequence[str], out: Path) -> None:
+    """Adds a preprocessor's files to an exported model, so that `AutoProcessor` (or its own kind) loads from there."""
+    _copy_beside(_preprocessor_folder(artifacts, filenames), out, with_code=False)
+
+
+def listed(out: Path) -> list[dict[str, Any]]:
+    """The files of an exported model, with digests."""
     return [
         {"name": path.name, "size_bytes": path.stat().st_size, "sha256": _sha256(path)}
         for path in sorted(out.iterdir())
@@ -138,17 +148,24 @@ def load_preprocessor(artifacts: Path, task: str, filenames: Sequence[str] = ())
     try:
         # A model's type, which upstream's files may give here, stands for the processor that comes with it.
         auto = getattr(transformers, name, transformers.AutoProcessor)
-        folder = next(
-            (
-                place
-                for place in _places(artifacts, filenames)
-                if any((place / name).is_file() for name in PREPROCESSOR)
-            ),
-            artifacts,
-        )
+        folder = _preprocessor_folder(artifacts, filenames)
         return auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise JobError(f"the preprocessor {task or 'auto'} cannot be loaded: {_one_line(error)}") from error
+
+
+def _preprocessor_folder(artifacts: Path, filenames: Sequence[str]) -> Path:
+    """Where the preprocessor lies among fetched files."""
+    places = _places(artifacts, filenames)
+    return next((place for place in places if any((place / name).is_file() for name in PREPROCESSOR)), artifacts)
+
+
+def _copy_beside(folder: Path, out: Path, *, with_code: bool) -> None:
+    """Copies what is no weights and is not there yet."""
+    for source in sorted(folder.iterdir()):
+        is_left = source.name.endswith(WEIGHT_SUFFIXES) or (source.suffix == ".py" and not with_code)
+        if source.is_file() and not source.is_symlink() and not is_left and not (out / source.name).exists():
+            shutil.copyfile(source, out / source.name)
 
 
 def _locate(artifacts: Path, wanted: str, filenames: Sequence[str]) -> tuple[Path, Path]:

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import find_executable_batch_size, gather_object
+from accelerate.utils import DistributedType, DynamoBackend, find_executable_batch_size, gather_object
 
 from node.errors import JobError
 from node.executors import memory
+from node.executors.adamw import AdamW
 from node.executors.batches import Batch, Slice
 from node.executors.bridge_client import Arrival
 from node.executors.global_state import GlobalState
@@ -47,7 +48,7 @@ class Trainer:
         self._precision = precision
         if hasattr(getattr(loaded.module, "config", None), "use_cache"):
             loaded.module.config.use_cache = False  # keys and values of past tokens are for generating only
-        adamw = torch.optim.AdamW(
+        adamw = AdamW(
             [value for value in loaded.module.parameters() if value.requires_grad],
             lr=optimizer.learning_rate,
             betas=optimizer.betas,
@@ -63,13 +64,12 @@ class Trainer:
             decay_steps=shape.decay_steps,
         )
         self._schedule = torch.optim.lr_scheduler.LambdaLR(adamw, factor)
-        self._model, self._optimizer = self.accelerator.prepare(loaded.module, adamw)
-        if self.accelerator.scaler is None:
-            # Accelerate's wrapper asks in each step what hardware there is; only a gradient scaler needs it.
-            self._optimizer = adamw
+        self._model = self._prepared(loaded.module)
+        # Accelerate's wrapper asks in each step what hardware there is; only a gradient scaler needs it.
+        self._optimizer = adamw if self.accelerator.scaler is None else self.accelerator.prepare(adamw)
         self._model.train()
-        self._tensors, buffers = state_of(self._plain)
-        self._global = GlobalState(self._tensors, buffers, sync, outer, is_checked=accelerator.is_main_process)
+        self._tensors, traits = state_of(self._plain)
+        self._global = GlobalState(self._tensors, traits, sync, outer, is_checked=accelerator.is_main_process)
         self._is_global = sync.fragments == 1 and not sync.overlap
         """Whether the weights right after `apply` are those of the version."""
 
@@ -166,7 +166,7 @@ class Trainer:
         self._take(self._global.base)
         with torch.no_grad():
             for name, change in own.items():
-                self._tensors[name].add_(change.to(self._tensors[name].device))
+                self._tensors[name].add_(change.to(self._tensors[name].device, self._tensors[name].dtype))
 
     def base_is_sound(self) -> bool:
         """Whether the base has the digest that the last arrival named; true where it named none."""
@@ -179,7 +179,7 @@ class Trainer:
         with torch.no_grad():
             for name, value in values.items():
                 tensor = self._tensors[name]
-                if mixing:
+                if mixing and tensor.is_floating_point():
                     tensor.mul_(mixing).add_(value.to(tensor.device), alpha=1.0 - mixing)
                 else:
                     tensor.copy_(value)
@@ -227,6 +227,14 @@ class Trainer:
         free = limit - memory.resident_bytes() - 3 * trainable - self._global.bytes_to_come
         addresses = {value.untyped_storage().data_ptr() for value in own}
         return memory.rows_that_fit(batch_size, attempt, own=addresses, free_bytes=free)
+
+    def _prepared(self, module: Any) -> Any:
+        state = self.accelerator.state
+        is_compiled = state.dynamo_plugin.backend != DynamoBackend.NO
+        if state.distributed_type != DistributedType.NO or state.mixed_precision != "no" or is_compiled:
+            return self.accelerator.prepare(module)
+        # All that `prepare` would do; it loads half a second's worth of torch's distributed tensors to find out.
+        return module.to(self.accelerator.device)
 
     def _backward(self, loss: Any) -> None:
         if self.accelerator.scaler is None:

@@ -30,16 +30,18 @@ from node.training.files import (
     row,
     sha256_of,
 )
-from node.training.folder import FileMade, Model, Stream, path_of
+from node.training.folder import FileMade, Held, Model, Stream, path_of, pieces_of, write_held
+from node.training.identity import KINDS, next_identities
 from node.training.lanes import in_lanes
 from node.training.outer import move, move_by_step
-from node.training.updates import buffers_metadata, check_update, finite_square
+from node.training.reading import Values
+from node.training.traits import Traits
+from node.training.updates import check_update, finite_square
 from node.training.versions import CONTENT, VERSION, VOID, Outer
 from node.wire import Aggregation, Sync
 
 EVERYTHING = Sync()
 MEAN = Aggregation()
-PLAIN = codec_named("none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,9 @@ class Prepared:
 
 def check(folder: Path, path: Path, round_number: int, sync: Sync) -> float:
     """The norm of an update for this round. Raises TensorFileError naming what is wrong with it."""
-    model = Model.of_any(folder)
+    model = Model.newest(folder, sync.fragments)
     with TensorReader(path) as reader:
-        return check_update(reader, model.fragment(sync, round_number), model.buffers)[1]
+        return check_update(reader, model.fragment(sync, round_number), model.traits)
 
 
 def commit(
@@ -88,7 +90,7 @@ def commit(
     for update in updates:
         if not (math.isfinite(update.weight) and update.weight >= 0):
             raise TensorFileError(f"{update.path.name}: weight {update.weight} is not a number of samples")
-    model = Model(folder, round_number)
+    model = Model(folder, round_number, sync.fragments)
     fragment = model.fragment(sync, round_number)
     left_out = {update.task_id: "there are no samples behind it" for update in updates if update.weight == 0}
     counted = []
@@ -114,14 +116,8 @@ class _Source:
     def __init__(self, update: Update, reader: TensorReader, model: Model, fragment: Layout) -> None:
         self.task_id, self.weight, self.norm = update.task_id, update.weight, update.norm
         self.factor = np.float32(1)
-        self.codec = codec_of(reader.metadata)
-        check_layout(reader, self.codec.layout(fragment, model.buffers))
         self.reader = reader
-        self._buffers = model.buffers
-
-    def read(self, name: str, start: int, out: Array) -> None:
-        """Fills `out` with its values from `start` on."""
-        (PLAIN if name in self._buffers else self.codec).read(self.reader, name, start, out)
+        self.values = Values(reader, fragment, model.traits)
 
 
 class _NotFinite(Exception):
@@ -154,31 +150,27 @@ class _Round:
         round_number = model.version
         self.version = version = round_number + 1
         self.model, self.fragment, self.sources, self.outer, self.rule = model, fragment, sources, outer, rules.rule
-        self.base = stack.enter_context(TensorReader(path_of(folder, "weights", round_number)))
-        self.velocity = None
-        if round_number:
-            self.velocity = stack.enter_context(TensorReader(path_of(folder, "momentum", round_number)))
-            check_layout(self.velocity, self.model.layout)
+        self._buffers, self._counters = model.traits.buffers, model.traits.counters
+        self.folder, self.fragments = folder, sync.fragments
+        self.base = Held(stack, folder, "weights", round_number, sync.fragments)
+        self.velocity = Held(stack, folder, "momentum", round_number, sync.fragments)
         self.down = codec_named(_down(sync), sync.density)
         self._weigh(rules)
 
-        self.weights = Stream(
-            stack, path_of(folder, "weights", version), self.model.layout, buffers_metadata(self.model.buffers)
-        )
-        self.momentum = Stream(stack, path_of(folder, "momentum", version), self.model.layout)
-        delta_layout = self.down.layout(self.fragment, self.model.buffers)
-        metadata = delta_metadata(self.down, sync, version) | shapes_metadata(self.down, self.fragment)
+        self.streams = {
+            kind: Stream(stack, path_of(folder, kind, version), fragment, model.metadata_of(kind)) for kind in KINDS
+        }
+        delta_layout = self.down.layout(self.fragment, self._buffers)
+        metadata = delta_metadata(self.down, sync, version, model.traits) | shapes_metadata(self.down, self.fragment)
         self.delta = Stream(stack, path_of(folder, "delta", version), delta_layout, metadata)
         self.residual_before: TensorReader | None = None
         self.residual: TensorWriter | None = None
         if self.down.keeps_residual:
-            kept = {name: kind for name, kind in self.model.layout.items() if name not in self.model.buffers}
-            self.residual_before = _existing(stack, path_of(folder, "residual", round_number), kept)
+            kept = {name: kind for name, kind in fragment.items() if name not in self._buffers}
+            self.residual_before = _existing(stack, path_of(folder, "residual", version - sync.fragments), kept)
             self.residual = TensorWriter(path_of(folder, "residual", version), kept)
-            self.stale_residual = path_of(folder, "residual", round_number - 1)
+            self.stale_residual = path_of(folder, "residual", round_number - sync.fragments)
             stack.callback(self.residual.discard)
-        order = [piece for piece in self.model.pieces() if piece[0] in self.fragment]
-        self._delta_number = {(name, start): number for number, (name, start, _) in enumerate(order)}
 
     def _weigh(self, rules: Aggregation) -> None:
         total = sum(source.weight for source in self.sources)
@@ -189,17 +181,19 @@ class _Round:
             source.factor = np.float32(factor)
             shares.append(source.weight / total * factor)
         self.shares = np.array(shares, np.float32)
-        codecs = [source.codec for source in self.sources if isinstance(source.codec, Int8)]
+        codecs = [source.values.codec for source in self.sources if isinstance(source.values.codec, Int8)]
         self.int8 = codecs[0] if rules.rule == "mean" and len(codecs) == len(self.sources) else None
         self.cut = robust.cut_of(rules.rule, len(self.sources), rules.trim)
         self.cut_places: list[Array] = []
 
     def make(self, left_out: dict[str, str]) -> Prepared:
         """Does the work. Some have been left out before."""
-        numbered = list(enumerate(self.model.pieces()))
-        turns = (self.weights.turns, self.momentum.turns, self.delta.turns)
+        numbered = list(enumerate(pieces_of(self.fragment)))
+        turns = [stream.turns for stream in (*self.streams.values(), self.delta)]
         in_lanes(numbered, self._lane, self._advance, turns)
-        files = [self._delta_made(), self.momentum.publish(), self.weights.publish()]
+        delta = self._delta_made()
+        files = {kind: stream.publish() for kind, stream in self.streams.items()}
+        known = next_identities(self.folder, self.model, self.fragments, files)
         if self.residual is not None:
             self.residual.publish()
             self.stale_residual.unlink(missing_ok=True)
@@ -208,7 +202,7 @@ class _Round:
         cut = robust.left_out(tasks, np.sum(self.cut_places, axis=0), places) if self.cut else {}
 
         clipped = {task: factor for task, factor in self.clipped.items() if task not in cut}
-        return Prepared(self.version, files[2], files[1], files[0], left_out | cut, clipped)
+        return Prepared(self.version, known["weights"], known["momentum"], delta, left_out | cut, clipped)
 
     def _delta_made(self) -> FileMade:
         if self.down.name == "none":
@@ -224,30 +218,24 @@ class _Round:
         number, (name, start, length) = numbered
         theta, speed = lane.theta[:length], lane.speed[:length]
         self.base.read_into(name, start, theta)
-        if self.velocity is None:
-            speed[:] = 0
-        else:
-            self.velocity.read_into(name, start, speed)
-        if name in self.fragment:
-            step = self._step(lane, name, start, speed)
-            np.add(theta, step, out=theta)
-            if not (_is_finite(theta) and _is_finite(speed)):
-                raise _NotFinite(f"the outer step leaves values that are not finite in {name}")
-        elif self.residual is not None and name not in self.model.buffers:
-            self.residual.write(name, start, self._left_before(lane, name, start, length))
-        self.weights.write(number, name, start, theta)
-        self.momentum.write(number, name, start, speed)
+        self.velocity.read_into(name, start, speed)
+        step = self._step(lane, number, name, start, speed)
+        np.add(theta, step, out=theta)
+        if not (_is_finite(theta) and _is_finite(speed)):
+            raise _NotFinite(f"the outer step leaves values that are not finite in {name}")
+        self.streams["weights"].write(number, name, start, theta)
+        self.streams["momentum"].write(number, name, start, speed)
 
-    def _step(self, lane: _Lane, name: str, start: int, speed: Array) -> Array:
+    def _step(self, lane: _Lane, number: int, name: str, start: int, speed: Array) -> Array:
         """The step of a piece, written to the delta; `speed` becomes the new momentum."""
         mean, scratch = lane.mean[: len(speed)], lane.scratch[: len(speed)]
         self._mean(lane, name, start, mean)
         rates = {"learning_rate": self.outer.learning_rate, "momentum": self.outer.momentum}
-        is_buffer = name in self.model.buffers
+        is_buffer = name in self._buffers
         if self.down.name == "none":
             if not is_buffer:
                 move_by_step(mean, speed, scratch, **rates)
-            self.delta.write(self._delta_number[name, start], name, start, mean)
+            self.delta.write(number, name, start, mean)
             return mean
         if is_buffer:
             self.delta.writer.write(name, start, mean)
@@ -265,13 +253,16 @@ class _Round:
 
     def _mean(self, lane: _Lane, name: str, start: int, mean: Array) -> None:
         rows = lane.rows[:, : len(mean)]
-        if self.int8 is not None and name not in self.model.buffers:
+        if self.int8 is not None and name not in self._buffers:
             parts = [self.int8.read_parts(source.reader, name, start, len(mean)) for source in self.sources]
             self.int8.mix(parts, self.shares, rows, mean)
             return
         for place, source in zip(rows, self.sources, strict=True):
-            source.read(name, start, place)
-        if self.rule == "mean" or name in self.model.buffers:
+            source.values.read(name, start, place)
+        if name in self._counters:
+            rows.max(axis=0, out=mean)
+            return
+        if self.rule == "mean" or name in self._buffers:
             np.dot(self.shares, rows, out=mean)
             return
         for place, source in zip(rows, self.sources, strict=True):
@@ -288,27 +279,25 @@ class _Round:
         return left
 
 
-def delta_metadata(codec: Codec, sync: Sync, version: int) -> dict[str, str]:
+def delta_metadata(codec: Codec, sync: Sync, version: int, traits: Traits) -> dict[str, str]:
     """What a delta says of itself."""
     content = "step" if sync.codec == "none" else "gradient"
-    return codec.metadata | {CONTENT: content, VERSION: str(version)}
+    return codec.metadata | {CONTENT: content, VERSION: str(version)} | traits.tied_metadata
 
 
 def _void(folder: Path, model: Model, sync: Sync, left_out: dict[str, str]) -> Prepared:
     round_number = model.version
     version = round_number + 1
     codec = codec_named("none")
-    metadata = delta_metadata(codec, sync, version) | {VOID: "1"}
+    metadata = delta_metadata(codec, sync, version, model.traits) | {VOID: "1"}
     has_zeros = sync.codec == "none" and sync.fragments == 1
     delta = _zeros(path_of(folder, "delta", version), model.layout if has_zeros else {}, metadata)
-    momentum = path_of(folder, "momentum", version)
-    before = path_of(folder, "momentum", round_number)
-    velocity = _same(before, momentum) if before.exists() else _zeros(momentum, model.layout)
-    residual = path_of(folder, "residual", round_number)
+    files = {kind: _same(folder, model, kind, sync) for kind in KINDS}
+    residual = path_of(folder, "residual", version - sync.fragments)
     if residual.exists():
         _link(residual, path_of(folder, "residual", version))
-    weights = _same(path_of(folder, "weights", round_number), path_of(folder, "weights", version))
-    return Prepared(version, weights, velocity, delta, left_out)
+    known = next_identities(folder, model, sync.fragments, files)
+    return Prepared(version, known["weights"], known["momentum"], delta, left_out)
 
 
 def _zeros(path: Path, layout: Layout, metadata: Mapping[str, str] | None = None) -> FileMade:
@@ -325,9 +314,11 @@ def _zeros(path: Path, layout: Layout, metadata: Mapping[str, str] | None = None
     return FileMade(sha256_of(path), writer.size_bytes)
 
 
-def _same(source: Path, target: Path) -> FileMade:
-    _link(source, target)
-    return FileMade(sha256_of(target), target.stat().st_size)
+def _same(folder: Path, model: Model, kind: str, sync: Sync) -> FileMade:
+    """The next version's file, with the values that are there."""
+    fragment = model.fragment(sync, model.version)
+    target = path_of(folder, kind, model.version + 1)
+    return write_held(folder, model, kind, sync.fragments, fragment, target)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -16,8 +16,8 @@ division, which every machine does alike. A block whose scale would not be a nor
 scales have the range of float32: float16 would lose pseudo-gradients below 1e-6.
 Buffers (running statistics) are never encoded.
 
-What `int4` and `topk` lose is kept and added to what is encoded next (error feedback), or it would be lost every time.
-What `bf16` and `int8` lose, at most 1/256 of a value or of its block's largest, is not worth a copy of the model.
+What `int8`, `int4` and `topk` lose is kept and added to what is encoded next (error feedback), or it would be lost
+every time. What `bf16` loses, at most 1/256 of a value, is not worth a copy of the model.
 """
 
 from __future__ import annotations

@@ -204,7 +204,9 @@ def check_layout(reader: TensorReader, expected: Layout) -> None:
         if name not in actual:
             raise TensorFileError(f"{reader.path.name}: tensor {name} is missing")
         if actual[name] != kind:
-            raise TensorFileError(f"{reader.path.name}: tensor {name} is {_kind(actual[name])}, expected {_kind(kind)}")
+            raise TensorFileError(
+                f"{reader.path.name}: tensor {name} is {kind_text(actual[name])}, expected {kind_text(kind)}"
+            )
     for name in actual:
         if name not in expected:
             raise TensorFileError(f"{reader.path.name}: tensor {name} is not part of the model")
@@ -251,5 +253,6 @@ def _pwrite(fd: int, view: memoryview, offset: int) -> None:
         view, offset = view[done:], offset + done
 
 
-def _kind(kind: tuple[str, tuple[int, ...]]) -> str:
+def kind_text(kind: tuple[str, tuple[int, ...]]) -> str:
+    """A dtype and a shape in words."""
     return f"{kind[0]} {list(kind[1])}"

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from node.errors import TensorFileError
-from node.training.files import CHUNK, Layout, TensorReader, check_layout, pieces, row, write_order
-from node.training.folder import FileMade, Stream, path_of
+from node.training.files import CHUNK, Layout, TensorReader, check_layout, row
+from node.training.folder import FileMade, Stream, path_of, pieces_of
+from node.training.identity import identities
 from node.training.lanes import in_lanes
-from node.training.updates import buffers_metadata, buffers_named, finite_square
+from node.training.traits import Traits
+from node.training.updates import finite_square
 from node.training.versions import Delta, Outer, Work
 
 File = tuple[str, int, Path]
 """(kind, number, where)."""
 
 
-def replay(out: Path, files: Sequence[File], outer: Outer) -> tuple[int, FileMade, FileMade | None]:
-    """Makes weights and momentum of the newest version: (version, weights, momentum; None for version 0).
+def replay(out: Path, files: Sequence[File], outer: Outer, fragments: int = 1) -> tuple[int, FileMade, FileMade | None]:
+    """Makes whole weights and momentum of the newest version, and says what they are known by: (version, weights,
+    momentum; None for version 0).
 
     Each piece of the model goes through all deltas before the next one is read.
     """
@@ -30,17 +32,17 @@ def replay(out: Path, files: Sequence[File], outer: Outer) -> tuple[int, FileMad
     version = base[1] + len(deltas)
     with ExitStack() as stack:
         weights = stack.enter_context(TensorReader(base[2]))
-        layout, buffers = weights.layout, buffers_named(weights)
+        layout, traits = weights.layout, Traits.of(weights.metadata)
         velocity = None
         if base[1]:
             velocity = stack.enter_context(TensorReader(_only(files, "momentum")[2]))
             check_layout(velocity, layout)
         opened = [stack.enter_context(TensorReader(path)) for _, _, path in deltas]
-        chain = [_delta(reader, layout, buffers) for reader in opened]
+        chain = [_delta(reader, layout, traits) for reader in opened]
         for (_, number, _), (_, delta) in zip(deltas, chain, strict=True):
             if delta.version != str(number):
                 raise TensorFileError(f"the delta to version {number} says that it leads to {delta.version[:20]!r}")
-        weights_out = Stream(stack, path_of(out, "weights", version), layout, buffers_metadata(buffers))
+        weights_out = Stream(stack, path_of(out, "weights", version), layout, traits.metadata)
         momentum_out = Stream(stack, path_of(out, "momentum", version), layout) if version else None
 
         def advance(work: _Lane, numbered: tuple[int, tuple[str, int, int]]) -> None:
@@ -58,15 +60,13 @@ def replay(out: Path, files: Sequence[File], outer: Outer) -> tuple[int, FileMad
             if momentum_out is not None:
                 momentum_out.write(number, name, start, speed)
 
-        order = [
-            (name, start, length)
-            for name in write_order(layout)
-            for start, length in pieces(math.prod(layout[name][1]))
-        ]
         turns = [stream.turns for stream in (weights_out, momentum_out) if stream is not None]
-        in_lanes(list(enumerate(order)), _Lane, advance, turns)
-        momentum = None if momentum_out is None else momentum_out.publish()
-        return version, weights_out.publish(), momentum
+        in_lanes(list(enumerate(pieces_of(layout))), _Lane, advance, turns)
+        made = {"weights": weights_out.publish()}
+        if momentum_out is not None:
+            made["momentum"] = momentum_out.publish()
+            made = identities(out, version, fragments, made)
+        return version, made["weights"], made.get("momentum")
 
 
 class _Lane(Work):
@@ -76,10 +76,10 @@ class _Lane(Work):
         self.speed = row(CHUNK)
 
 
-def _delta(reader: TensorReader, layout: Layout, buffers: frozenset[str]) -> tuple[frozenset[str], Delta]:
+def _delta(reader: TensorReader, layout: Layout, traits: Traits) -> tuple[frozenset[str], Delta]:
     """A delta of whichever tensors it holds."""
     held = {name: kind for name, kind in layout.items() if name in reader.entries}
-    return frozenset(held), Delta(reader, held, buffers)
+    return frozenset(held), Delta(reader, held, traits)
 
 
 def _only(files: Sequence[File], kind: str) -> File:

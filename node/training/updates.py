@@ -1,13 +1,13 @@
 """Updates: what a worker learned in a round, as a file, and the checks such a file must pass.
 
-The state that travels is every parameter and every persistent floating point buffer of a model, as float32, under one
-name each: tied weights appear once. Integer buffers (counters) stay where they are. Parameters go through the outer
-optimizer; buffers (the running statistics of batch norm) are averaged plainly, without momentum.
+The state that travels is every parameter and every persistent buffer of a model, as float32, under one name each: tied
+weights appear once. Parameters go through the outer optimizer; buffers (the running statistics of batch norm) are
+averaged plainly, without momentum. Counters (buffers of whole numbers, as the batches that batch norm has seen) move as
+far as that of the worker that counted most.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from node.errors import TensorFileError
-from node.training.codec import Codec, codec_named, codec_of, shapes_metadata
+from node.training.codec import codec_named, shapes_metadata
 from node.training.files import (
     CHUNK,
     FLOAT32,
@@ -25,17 +25,18 @@ from node.training.files import (
     Layout,
     TensorReader,
     TensorWriter,
-    check_layout,
     flat_float32,
     pieces,
     row,
 )
+from node.training.reading import Values
+from node.training.traits import Traits
 
 if TYPE_CHECKING:
     import torch
 
-BUFFERS = "hypha.buffers"
-"""Key in a file's metadata: which of its tensors are buffers, as a JSON list."""
+COUNTS_TO = 2**24
+"""Whole numbers up to here are float32 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,29 @@ class Written:
     residual: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-def state_of(model: Any) -> tuple[dict[str, torch.Tensor], frozenset[str]]:
-    """The live tensors of a model that travel, by name, and which of them are buffers."""
+def state_of(model: Any) -> tuple[dict[str, torch.Tensor], Traits]:
+    """The live tensors of a model that travel, by name, and what they are."""
     tensors: dict[str, torch.Tensor] = {
         name: value.detach() for name, value in model.named_parameters() if value.is_floating_point()
     }
     kept = model.state_dict()
-    buffers = {
-        name: value.detach() for name, value in model.named_buffers() if name in kept and value.is_floating_point()
-    }
-    return {**tensors, **buffers}, frozenset(buffers)
+    buffers = {name: value.detach() for name, value in model.named_buffers() if name in kept and _travels(value)}
+    names = {id(value): name for name, value in [*model.named_parameters(), *model.named_buffers()]}
+    every = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    tied = {name: names[id(value)] for name, value in every if names[id(value)] != name}
+    tensors |= buffers
+    counters = frozenset(name for name, value in buffers.items() if not value.is_floating_point())
+    return tensors, Traits(
+        frozenset(buffers), counters, {name: first for name, first in tied.items() if first in tensors}
+    )
+
+
+def _travels(buffer: torch.Tensor) -> bool:
+    """Floating point, or whole numbers that float32 can hold."""
+    if buffer.is_floating_point():
+        return True
+    is_number = buffer.dtype.is_signed and not buffer.is_complex()
+    return is_number and (not buffer.numel() or int(buffer.abs().max()) < COUNTS_TO)
 
 
 def layout_of(tensors: Mapping[str, Any]) -> Layout:
@@ -63,34 +77,22 @@ def layout_of(tensors: Mapping[str, Any]) -> Layout:
     return {name: (FLOAT32, tuple(value.shape)) for name, value in sorted(tensors.items())}
 
 
-def buffers_metadata(buffers: frozenset[str]) -> dict[str, str]:
-    """Metadata of a weights file. `format` is what Transformers asks for."""
-    return {"format": "pt", BUFFERS: json.dumps(sorted(buffers))}
-
-
-def buffers_named(reader: TensorReader) -> frozenset[str]:
-    """Which tensors of a weights file are buffers."""
-    return frozenset(json.loads(reader.metadata.get(BUFFERS, "[]")))
-
-
-def check_update(reader: TensorReader, expected: Layout, buffers: frozenset[str]) -> tuple[Codec, float]:
-    """The codec and the norm of a file of these float32 tensors. Raises TensorFileError naming what is wrong."""
-    codec = codec_of(reader.metadata)
-    check_layout(reader, codec.layout(expected, buffers))
+def check_update(reader: TensorReader, expected: Layout, traits: Traits) -> float:
+    """The norm of a file of these tensors. Raises TensorFileError naming what is wrong with it."""
+    values = Values(reader, expected, traits)
     buffer = row(CHUNK)
     total = 0.0
     for name, (_, shape) in expected.items():
-        own = codec_named("none") if name in buffers else codec
         for start, length in pieces(math.prod(shape)):
             piece = buffer[:length]
-            own.read(reader, name, start, piece)
+            values.read(name, start, piece)
             total += finite_square(piece, reader.path.name, name)
-    return codec, math.sqrt(total)
+    return math.sqrt(total)
 
 
 def check_values(reader: TensorReader) -> float:
     """The norm over all tensors of a float32 file; raises TensorFileError naming a tensor with NaN or infinity."""
-    return check_update(reader, reader.layout, frozenset(reader.entries))[1]
+    return check_update(reader, reader.layout, Traits(buffers=frozenset(reader.entries)))
 
 
 def finite_square(values: Array, place: str, name: str) -> float:

@@ -30,7 +30,8 @@ from node.training.files import (
     write_order,
 )
 from node.training.outer import move, velocity_after
-from node.training.updates import check_update, layout_of
+from node.training.traits import Traits
+from node.training.updates import finite_square, layout_of
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,7 @@ class Outer:
 class Delta:
     """An open delta file, known to hold just the tensors of `expected`, or none if it is void."""
 
-    def __init__(self, reader: TensorReader, expected: Layout, buffers: frozenset[str]) -> None:
+    def __init__(self, reader: TensorReader, expected: Layout, traits: Traits) -> None:
         self._reader = reader
         self.is_void = reader.metadata.get(VOID) == "1"
         self.content = reader.metadata.get(CONTENT, "step")
@@ -60,8 +61,8 @@ class Delta:
         self.version = reader.metadata.get(VERSION, "")
         codec = codec_of(reader.metadata)
         if not (self.is_void and not reader.entries):
-            check_layout(reader, codec.layout(expected, buffers))
-        self._buffers = buffers
+            check_layout(reader, codec.layout(expected, traits.buffers))
+        self._buffers = traits.buffers
         self._codec = codec
         self._plain = codec_named("none")
 
@@ -97,7 +98,7 @@ def advanced(
     momentum: Mapping[str, torch.Tensor],
     *,
     names: Sequence[str],
-    buffers: frozenset[str],
+    traits: Traits,
     outer: Outer,
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """New (weights, momentum) of the tensors that a delta changes, out of those of the version before.
@@ -109,10 +110,9 @@ def advanced(
 
     layout = layout_of({name: base[name] for name in names})
     with TensorReader(path) as reader:
-        delta = Delta(reader, layout, buffers)
+        delta = Delta(reader, layout, traits)
         if delta.is_void:
             return {}, {}
-        check_update(reader, layout, buffers)
         has_momentum = delta.content == "gradient"
         work = Work()
         new: dict[str, torch.Tensor] = {}
@@ -123,6 +123,7 @@ def advanced(
             for start, length in pieces(len(theta)):
                 here = slice(start, start + length)
                 delta.apply(name, start, theta[here], speed[here], outer if has_momentum else None, work)
+                finite_square(theta[here], path.name, name)
             new[name] = torch.from_numpy(theta.reshape(layout[name][1]))
             if has_momentum:
                 new_momentum[name] = torch.from_numpy(speed.reshape(layout[name][1]))
@@ -130,7 +131,7 @@ def advanced(
 
 
 def digest_of(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
-    """The SHA-256 that a float32 file of these tensors has."""
+    """The SHA-256 that a float32 file of these tensors has; of a fragment's tensors, the fragment's digest."""
     layout = layout_of(tensors)
     digest = hashlib.sha256(header_of(layout, metadata))
     for name in write_order(layout):

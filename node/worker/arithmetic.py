@@ -74,8 +74,7 @@ class Arithmetic:
 
     async def check(self, path: Path, round_: int) -> float:
         """The norm of an update that can be used."""
-        sync = msgspec.to_builtins(self._task.sync)
-        return (await self._ask("check", _Norm, path=str(path), round=round_, sync=sync)).norm
+        return (await self._ask("check", _Norm, path=str(path), round=round_)).norm
 
     async def commit(self, closing: Closing) -> Made:
         """Make the version that a round leads to."""
@@ -93,15 +92,21 @@ class Arithmetic:
             _Answer,
             round=closing.round,
             updates=updates,
-            sync=msgspec.to_builtins(self._task.sync),
             aggregation=msgspec.to_builtins(self._task.aggregation),
             **self._outer(),
         )
         return _made(answer)
 
-    async def export(self, version: int, out: Path) -> list[ExportedFile]:
-        """Write a version as a folder that `from_pretrained` loads."""
-        return (await self._ask("export", _Files, version=version, out=str(out))).files
+    async def assemble(self, version: int) -> Made:
+        """Make whole files of a version."""
+        return _made(await self._ask("assemble", _Answer, version=version))
+
+    async def export(self, version: int, out: Path, preprocessor: Path | None) -> list[ExportedFile]:
+        """Write a version as a folder that `from_pretrained` loads, with the preprocessor's files."""
+        fields: dict[str, Any] = {"version": version, "out": str(out)}
+        if preprocessor is not None and self._task.preprocessor is not None:
+            fields |= {"preprocessor": str(preprocessor), "preprocessor_files": self._task.preprocessor.filenames}
+        return (await self._ask("export", _Files, **fields)).files
 
     def _outer(self) -> dict[str, float]:
         optimizer = self._task.optimizer
@@ -113,6 +118,7 @@ class Arithmetic:
             folder=str(self._folder),
             artifacts=str(self._artifacts),
             model=msgspec.to_builtins(self._task.model),
+            sync=msgspec.to_builtins(self._task.sync),
             **fields,
         )
         try:

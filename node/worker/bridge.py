@@ -21,6 +21,7 @@ import msgspec
 from aiohttp import web
 
 from node.telemetry import metrics
+from node.wire import UNDECODABLE
 from node.worker.bridge_description import DESCRIPTION
 from node.worker.bridge_state import TaskProgress
 from node.worker.references import BridgeError, Peers, Reference, folder, inside, parse_fetch, parse_receive, parse_send
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 
 BODY_LIMIT_BYTES = 1 << 20
 KEEP_ALIVE_S = 15.0
-PATH_LIMIT_BYTES = 100
 
 Arrival = dict[str, Any]
 
@@ -190,11 +190,6 @@ class Bridge:
         return web.json_response(DESCRIPTION)
 
 
-def socket_path_fits(path: Path) -> bool:
-    """Whether a Unix socket can be bound at `path` on any system."""
-    return len(str(path).encode()) <= PATH_LIMIT_BYTES
-
-
 def _listen(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -235,7 +230,7 @@ def _problem(status: int, code: str, detail: str) -> web.Response:
 async def _body(request: web.Request) -> Any:
     try:
         return msgspec.json.decode(await request.read())
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise BridgeError(400, "invalid_body", f"the body is not JSON: {error}") from None
 
 

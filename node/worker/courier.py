@@ -19,10 +19,11 @@ import msgspec
 
 from node.errors import DiskFull, HyphaError, PeerError, PeerProtocol, Refused
 from node.network import bulk
-from node.wire import TrainTask, UpdateHeader, UpdateTaken
+from node.wire import UNDECODABLE, AnnounceUpdate, TrainTask, UpdateTaken
 from node.worker.beneath import take
 from node.worker.bridge_state import Destination, TaskProgress
 from node.worker.context import TaskContext
+from node.worker.dialect import names_in
 from node.worker.digest import sha256_of
 from node.worker.inbound import Inbound, Incoming
 from node.worker.references import BridgeError
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UPLOAD_STALL_S = 120.0
+ANNOUNCE_S = 20.0
 BROKEN_ALLOWED = 8
 """So often in a row a parameter server may answer with a fault of its own before the task is given up."""
 TOLD_S = 10.0
@@ -58,6 +60,7 @@ class Outgoing:
     attempt: int = 0
     problem: BridgeError | None = None
     is_told: asyncio.Event = field(default_factory=asyncio.Event)
+    names: frozenset[str] = frozenset()
 
 
 class Courier:
@@ -119,11 +122,18 @@ class Courier:
             if outgoing is None or outgoing.round != exchange.round:
                 # A name of our own, so that it stays whatever the executor does.
                 taken = await asyncio.to_thread(take, path, self._context.work_dir)
-                outgoing = self._outgoing = Outgoing(exchange.round, taken)
+                has_own_names = not self._progress.loads_weights
+                names = await asyncio.to_thread(names_in, taken) if has_own_names else frozenset()
+                outgoing = self._outgoing = Outgoing(exchange.round, taken, names=names)
                 self._has_outgoing.set()
         await outgoing.is_told.wait()
         if outgoing.problem is not None:
             raise outgoing.problem
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What tensors are called in the last update of an executor that may have names of its own."""
+        return frozenset() if self._outgoing is None else self._outgoing.names
 
     async def run(self) -> None:
         """Carry update after update, and bring the version that answers each."""
@@ -183,7 +193,7 @@ class Courier:
                     raise BridgeError(status, error.code, f"the update was refused: {error}") from error
             except DiskFull as error:
                 raise BridgeError(507, "full", error.message) from error
-            except (PeerError, OSError) as error:
+            except (PeerError, TimeoutError, OSError) as error:
                 broken = broken + 1 if isinstance(error, PeerProtocol) else 0
                 log.warning("update.not_sent task=%s round=%s reason=%s", self._context.task_id, outgoing.round, error)
                 if broken > BROKEN_ALLOWED:
@@ -196,6 +206,9 @@ class Courier:
     async def _upload(self, outgoing: Outgoing, destination: Destination) -> UpdateTaken:
         header = self._header(outgoing, destination)
         outgoing.attempt += 1
+        announced = await self._overlay.call(destination.server, header, timeout_s=ANNOUNCE_S)
+        if announced.round is not None:
+            return UpdateTaken(round=announced.round)
         began = time.monotonic()
         with self._transfers.show(
             "update",
@@ -208,21 +221,20 @@ class Courier:
             answer = await bulk.upload(
                 self._overlay,
                 destination.server,
-                f"/bulk/jobs/{header.job_id}/updates",
+                f"/bulk/jobs/{header.job_id}/updates/{header.task_id}/{header.sha256}",
                 outgoing.path,
-                headers={"Hypha-Update": msgspec.json.encode(header).decode()},
                 on_progress=transfer.progress,
                 stall_s=UPLOAD_STALL_S,
             )
         self._uplink.sent(header.size_bytes, time.monotonic() - began)
         try:
             return msgspec.json.decode(answer, type=UpdateTaken)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise PeerProtocol(f"{destination.server} answered an update unreadably: {error}") from error
 
-    def _header(self, outgoing: Outgoing, destination: Destination) -> UpdateHeader:
+    def _header(self, outgoing: Outgoing, destination: Destination) -> AnnounceUpdate:
         spans = self._progress.rows.outstanding[outgoing.round].spans
-        return UpdateHeader(
+        return AnnounceUpdate(
             job_id=self._context.job_id,
             epoch=destination.epoch,
             task_id=self._context.task_id,

@@ -17,7 +17,7 @@ from node.worker.bridge_state import Destination, TaskProgress
 from node.worker.context import TaskContext
 from node.worker.retrying import new_backoff
 from node.worker.transfers import Transfers
-from node.worker.versions import Version, describe, file_path
+from node.worker.versions import Version, describe, file_path, whole
 
 if TYPE_CHECKING:
     from node.network.overlay import Overlay
@@ -99,10 +99,10 @@ class Inbound:
                 path.unlink(missing_ok=True)
 
     async def _whole(self, version: Version, destination: Destination) -> dict[str, Path]:
-        files = [file_of(version, "weights")]
-        self.model_bytes = files[0].size_bytes
-        if self._sync.codec != "none":
-            files += [file for file in version.files if file.kind == "momentum"]
+        self.model_bytes = file_of(version, "weights").size_bytes
+        files = await whole(self._overlay, destination.server, self._context.job_id, version.number)
+        if self._sync.codec == "none":
+            files = [file for file in files if file.kind == "weights"]
         found: dict[str, Path] = {}
         try:
             for file in files:

@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import msgspec
 from aiohttp import web
 
 from node.board import Board
 from node.errors import Refused
 from node.network.serving import receive_file
-from node.wire import UpdateHeader, UpdateTaken
+from node.wire import AnnounceUpdate, UpdateTaken
 from node.worker.arithmetic import Arithmetic
 from node.worker.digest import is_sha256
 from node.worker.rounds import Rounds, Update
@@ -41,12 +40,29 @@ class Intake:
         self._board = board
         self._changed = changed
         self._locks: dict[str, asyncio.Lock] = {}
+        self._announced: dict[str, AnnounceUpdate] = {}
         self._is_full = False
 
-    async def take(self, arithmetic: Arithmetic, peer_id: str, request: web.Request) -> UpdateTaken:
-        """Take an upload. Raises `Refused` with the reason why it does not count."""
-        header = self._header(request)
-        self._rounds.check_member(header.task_id, peer_id)
+    def announce(self, peer_id: str, header: AnnounceUpdate) -> int | None:
+        """An update is about to come: the round in which it counts already, or None where its bytes are wanted. Raises
+        `Refused` with the reason why it does not count."""
+        if header.job_id != self._rounds.job_id:
+            raise Refused("invalid", f"the update is for job {header.job_id}")
+        if not is_sha256(header.sha256):
+            raise Refused("invalid", "the update is announced without a SHA-256")
+        counted = self._rounds.admit(header, peer_id, time.monotonic())
+        if counted is None:
+            self._announced[header.task_id] = header
+        return counted
+
+    async def take(
+        self, arithmetic: Arithmetic, peer_id: str, task_id: str, sha256: str, request: web.Request
+    ) -> UpdateTaken:
+        """Take the bytes of an update. Raises `Refused` with the reason why it does not count."""
+        self._rounds.check_member(task_id, peer_id)
+        header = self._announced.get(task_id)
+        if header is None or header.sha256 != sha256:
+            raise Refused("unknown", f"task {task_id} has not announced this update")
         async with self._locks.setdefault(header.task_id, asyncio.Lock()):
             counted = self._rounds.admit(header, peer_id, time.monotonic())
             if counted is None:
@@ -60,19 +76,9 @@ class Intake:
         for task_id in [task_id for task_id, lock in self._locks.items() if not lock.locked()]:
             if task_id not in members:
                 del self._locks[task_id]
+        self._announced = {task_id: header for task_id, header in self._announced.items() if task_id in members}
 
-    def _header(self, request: web.Request) -> UpdateHeader:
-        try:
-            header = msgspec.json.decode(request.headers.get("Hypha-Update", ""), type=UpdateHeader)
-        except msgspec.DecodeError as error:
-            raise Refused("invalid", f"header Hypha-Update: {error}") from error
-        if header.job_id != self._rounds.job_id:
-            raise Refused("invalid", f"the update is for job {header.job_id}")
-        if not is_sha256(header.sha256):
-            raise Refused("invalid", "header Hypha-Update: no SHA-256 in it")
-        return header
-
-    async def _receive(self, arithmetic: Arithmetic, header: UpdateHeader, peer_id: str, request: web.Request) -> int:
+    async def _receive(self, arithmetic: Arithmetic, header: AnnounceUpdate, peer_id: str, request: web.Request) -> int:
         path = self._folder / f"{header.task_id}-{header.round}-{header.sha256[:16]}.safetensors"
         model = self._shelf.held(self._rounds.round).weights.size_bytes
         try:
@@ -97,7 +103,7 @@ class Intake:
                 await asyncio.to_thread(_remove, [path])
             self._changed()
 
-    async def _count(self, arithmetic: Arithmetic, header: UpdateHeader, peer_id: str, path: Path) -> int:
+    async def _count(self, arithmetic: Arithmetic, header: AnnounceUpdate, peer_id: str, path: Path) -> int:
         try:
             norm = await arithmetic.check(path, header.round)
         except Refused as error:
@@ -114,7 +120,7 @@ class Intake:
         log.debug("update.counted task=%s round=%s in=%s", header.task_id, header.round, counted)
         return counted
 
-    def _blocked(self, header: UpdateHeader, error: Refused) -> None:
+    def _blocked(self, header: AnnounceUpdate, error: Refused) -> None:
         if not self._is_full:
             self._is_full = True
             text = f"round {header.round} waits for room for an update: {error.message}"

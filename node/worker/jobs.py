@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from node.board import Board
 from node.errors import HyphaError, Refused
 from node.network.cache import ContentCache
+from node.socketfolder import socket_path_fits
 from node.store import Store
 from node.telemetry import metrics
 from node.wire import AggregateTask, Dispatch, ExportedFile, InferTask, TrainTask, VersionFile
 from node.worker import orphans
 from node.worker.aggregator import COMMAND
 from node.worker.beneath import staging_of
-from node.worker.bridge import socket_path_fits
 from node.worker.context import TaskContext, check_id
 from node.worker.environment import arguments, environment
 from node.worker.inference import InferenceTask
@@ -108,6 +108,7 @@ class Jobs:
                 self._board.happened("executor.swept", text, level="warning", task=row.task_id)
             await self._store.write(functools.partial(orphans.forget, row.task_id))
         await asyncio.to_thread(orphans.prune, self._config.jobs_dir, self._logs)
+        await asyncio.to_thread(self._cache.sweep)
 
     def start(self, tasks: asyncio.TaskGroup, dispatch: Dispatch, lease: Lease, mounts: Sequence[Mount] = ()) -> None:
         """Begin a task; the same task again is no second one. Raises `Refused`."""

@@ -21,7 +21,16 @@ from aiohttp import web
 from node.board import Board
 from node.errors import HyphaError, Refused
 from node.network.serving import send_file
-from node.wire import AggregateTask, CommitRound, ExportedFile, Member, VersionFile
+from node.wire import (
+    AggregateTask,
+    AnnounceUpdate,
+    CommitRound,
+    ExportedFile,
+    Member,
+    UpdateAnnounced,
+    VersionFile,
+    WholeFiles,
+)
 from node.worker import committing
 from node.worker.aggregator import Aggregator
 from node.worker.arithmetic import Arithmetic, Made
@@ -67,7 +76,7 @@ class ParameterServer:
             terms=task.aggregation,
             fragments=task.sync.fragments,
         )
-        self.shelf = Shelf(context.work_dir / "versions")
+        self.shelf = Shelf(context.work_dir / "versions", task.sync.fragments)
         self._context = context
         self._task = task
         self._overlay = overlay
@@ -79,6 +88,7 @@ class ParameterServer:
         self._start = Start(context, task, overlay, transfers, self.shelf)
         self._arithmetic: Arithmetic | None = None
         self._bytes_down = 0
+        self._assembling = asyncio.Lock()
 
     async def run(
         self,
@@ -128,11 +138,17 @@ class ParameterServer:
         if peer_id != self._context.scheduler and not self.rounds.is_member(peer_id):
             raise Refused("denied", f"not a member of job {self._context.job_id}")
 
-    async def take_update(self, peer_id: str, request: web.Request) -> web.Response:
-        """An upload: received, checked, counted once."""
+    def announce(self, peer_id: str, update: AnnounceUpdate) -> UpdateAnnounced:
+        """An update is about to come."""
         if self._arithmetic is None:
             raise Refused("busy", "the parameter server is still starting")
-        taken = await self._intake.take(self._arithmetic, peer_id, request)
+        return UpdateAnnounced(round=self._intake.announce(peer_id, update))
+
+    async def take_update(self, peer_id: str, task_id: str, sha256: str, request: web.Request) -> web.Response:
+        """The bytes of an update: received, checked, counted once."""
+        if self._arithmetic is None:
+            raise Refused("busy", "the parameter server is still starting")
+        taken = await self._intake.take(self._arithmetic, peer_id, task_id, sha256, request)
         return web.json_response(msgspec.to_builtins(taken))
 
     async def send_version(self, which: str, state: str, wait_s: float) -> web.Response:
@@ -142,6 +158,17 @@ class ParameterServer:
         number = None if which == "latest" else _number(which)
         version = await self.shelf.version(number, state, min(max(0.0, wait_s), LONGEST_WAIT_S))
         return web.json_response(msgspec.to_builtins(version))
+
+    async def whole(self, number: int) -> WholeFiles:
+        """Whole files of a version, put together where it lies here in fragments."""
+        async with self._assembling:
+            files = self.shelf.whole(number)
+            if files is None:
+                if self._arithmetic is None:
+                    raise Refused("busy", "the parameter server is still starting")
+                files = (await self._arithmetic.assemble(number)).files
+                self.shelf.keep_whole(number, files)
+        return WholeFiles(files=files)
 
     async def send_version_file(self, kind: str, which: str, request: web.Request) -> web.StreamResponse:
         """A file of a version."""
@@ -175,7 +202,7 @@ class ParameterServer:
             await self._close_round(arithmetic, await self._next_closing())
         await self._start.fetch_artifacts(fetcher)
         await asyncio.to_thread(shutil.rmtree, self.shelf.export_folder, ignore_errors=True)
-        files = await arithmetic.export(self.rounds.round, self.shelf.export_folder)
+        files = await arithmetic.export(self.rounds.round, self.shelf.export_folder, self._start.preprocessor)
         self.shelf.exported = {file.name: file for file in files}
         exported(files)
         while True:
@@ -194,10 +221,20 @@ class ParameterServer:
                     await self._changed.wait()
 
     async def _close_round(self, arithmetic: Arithmetic, closed: Closing) -> None:
-        """Prepare the version that a round leads to, and have it committed."""
+        """Prepare the version that a round leads to, and have it committed. Where the scheduler will not count some of
+        its updates, it is prepared again without them."""
         closing, made = await self._make(arithmetic, closed)
-        self.shelf.prepare(self._version(made, contributors(closing)))
-        await committing.commit(self._overlay, self._context, self._board, self._request(closing, made))
+        while True:
+            self.shelf.prepare(self._version(made, contributors(closing)))
+            try:
+                await committing.commit(self._overlay, self._context, self._board, self._request(closing, made))
+                break
+            except Refused as error:
+                refused = {label: why for n, label in enumerate(closing.labels()) if (why := error.parts.get(n))}
+                if not refused:
+                    raise
+                log.warning("round.without job=%s round=%s left_out=%s", self._context.job_id, closing.round, refused)
+                closing, made = await self._make(arithmetic, without(closing, refused))
         self.rounds.committed(time.monotonic())
         self.shelf.commit(made.number)
         log.info(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from node.errors import Refused
-from node.wire import Aggregation, Contribution, Member, UpdateHeader
+from node.wire import Aggregation, AnnounceUpdate, Contribution, Member
 from node.worker.deadline import Deadline
 
 REMEMBERED = 3
@@ -109,7 +109,7 @@ class Rounds:
         """Replace the group. Updates of this round by members who left still count."""
         self._members = {member.task_id: member for member in members}
 
-    def admit(self, header: UpdateHeader, peer_id: str, now: float) -> int | None:
+    def admit(self, header: AnnounceUpdate, peer_id: str, now: float) -> int | None:
         """Decide on an upload before its bytes are read: the round in which it counts already, or None where its bytes
         are wanted. Raises `Refused`."""
         member = self.check_member(header.task_id, peer_id)
@@ -131,7 +131,7 @@ class Rounds:
             self._check_late(header, now)
         return None
 
-    def record(self, header: UpdateHeader, peer_id: str, path: str, norm: float, now: float) -> int:
+    def record(self, header: AnnounceUpdate, peer_id: str, path: str, norm: float, now: float) -> int:
         """Count an update that arrived whole and passed the check; the round in which it counts. Raises `Refused` if
         its round closed meanwhile."""
         counted = self.admit(header, peer_id, now)
@@ -158,14 +158,14 @@ class Rounds:
         self._taken[key] = _Taken(header.attempt, header.sha256, self.round)
         return self.round
 
-    def quarantine(self, header: UpdateHeader, reason: str) -> None:
+    def quarantine(self, header: AnnounceUpdate, reason: str) -> None:
         """An update that cannot be used: its task counts as having answered, and the round goes on without it."""
         if header.round <= self.round and not self.is_closing:
             key = (header.task_id, header.round)
             self._updates.pop(key, None)
             self._taken[key] = _Taken(header.attempt, header.sha256, self.round, reason)
 
-    def path_of(self, header: UpdateHeader) -> str:
+    def path_of(self, header: AnnounceUpdate) -> str:
         """The file of what this task sent for this round before; empty where there is none."""
         update = self._updates.get((header.task_id, header.round))
         return "" if update is None else update.path
@@ -222,7 +222,7 @@ class Rounds:
     def _is_left_out(self, task_id: str, taken: _Taken) -> bool:
         return bool(taken.reason) and taken.round == self.round and (task_id, self.round) not in self._updates
 
-    def _check_header(self, header: UpdateHeader) -> None:
+    def _check_header(self, header: AnnounceUpdate) -> None:
         if header.epoch != self.epoch:
             raise Refused("stale", f"the job is in epoch {self.epoch}, the update is of epoch {header.epoch}")
         if header.samples < 0 or header.size_bytes <= 0 or header.round < 0:
@@ -231,7 +231,7 @@ class Rounds:
         if rows != header.samples or any(span.end <= span.start for span in header.spans):
             raise Refused("invalid", f"{header.samples} samples are announced, the spans hold {rows} rows")
 
-    def _check_late(self, header: UpdateHeader, now: float) -> None:
+    def _check_late(self, header: AnnounceUpdate, now: float) -> None:
         """May an update of a closed round still come? Raises `Refused`."""
         key = (header.task_id, header.round)
         if key not in self._late and header.round >= self.round - 1:

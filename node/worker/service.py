@@ -18,12 +18,15 @@ from node import resources
 from node.board import Board
 from node.errors import PeerError, Refused
 from node.leasehistory import LeaseHistories
+from node.network.announcer import Offering
+from node.objectstore import is_installed
 from node.store import Store
 from node.telemetry import metrics
 from node.views import LeaseHistory, LeaseView, LogChunk
 from node.wire import (
     Ack,
     Advertisement,
+    AnnounceUpdate,
     CancelTask,
     Decline,
     Dispatch,
@@ -36,8 +39,11 @@ from node.wire import (
     RenewLease,
     Resources,
     SetMembers,
+    UpdateAnnounced,
+    WholeFiles,
+    WholeVersion,
 )
-from node.worker.arbiter import Answer, Arbiter, Terms
+from node.worker.arbiter import HEEDED, Answer, Arbiter, Terms
 from node.worker.cordon import Cordon
 from node.worker.jobs import Jobs
 from node.worker.kinds import executors_of
@@ -72,8 +78,13 @@ class WorkerService:
         kinds = [ExecutorKind(class_=item.class_, name=item.name) for item in executors_of(config)]
         terms = Terms(config.offer.price, config.offer.floor, config.offer.strategy)
         self._mounts = Mounts(config, self._jobs.sandbox)
+        self._stores = config.fetch.stores if is_installed() else []
         self._arbiter = Arbiter(
-            overlay.peer_id, kinds, terms, unmountable=lambda wanted: self._mounts.objection(wanted)
+            overlay.peer_id,
+            kinds,
+            terms,
+            unmountable=lambda wanted: self._mounts.objection(wanted),
+            stores=self._stores,
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._wake = asyncio.Event()
@@ -86,7 +97,9 @@ class WorkerService:
         overlay.on(Dispatch, self._dispatch)
         overlay.on(CancelTask, self._cancel)
         overlay.on(SetMembers, self._set_members)
-        overlay.bulk_route("PUT", "/bulk/jobs/{job}/updates", self._take_update)
+        overlay.on(AnnounceUpdate, self._announce_update)
+        overlay.on(WholeVersion, self._whole_version)
+        overlay.bulk_route("PUT", "/bulk/jobs/{job}/updates/{task}/{sha256}", self._take_update)
         overlay.bulk_route("GET", "/bulk/jobs/{job}/versions/{version}", self._send_version)
         overlay.bulk_route("GET", "/bulk/jobs/{job}/{kind:weights|momentum|delta}/{version}", self._send_version_file)
         overlay.bulk_route("GET", "/bulk/jobs/{job}/export/{name:.+}", self._send_export)
@@ -106,7 +119,18 @@ class WorkerService:
         terms = self._config.offer
         executors = [f"{item.class_}/{item.name}" for item in executors_of(self._config)]
         gpu_name = await asyncio.to_thread(resources.gpu_name)
-        self._overlay.offer(executors, max(terms.price, terms.floor), terms.floor, gpu_name, self._mounts.given)
+        if len(self._stores) < len(self._config.fetch.stores):
+            log.warning("worker.no_stores reason=obstore is not installed")
+        self._overlay.offer(
+            Offering(
+                executors,
+                max(terms.price, terms.floor),
+                terms.floor,
+                gpu_name,
+                self._mounts.given,
+                self._stores,
+            )
+        )
         self._overlay.describe(self._ledger.total, self._ledger.free())
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -179,6 +203,7 @@ class WorkerService:
             resources=lease.resources,
             price=lease.price,
             ttl_s=OFFER_TTL_S,
+            heeds=HEEDED,
         )
         try:
             await self._overlay.call(advert.peer_id, offer, timeout_s=CALL_S)
@@ -293,12 +318,22 @@ class WorkerService:
         server = self._jobs.parameter_server_task(request.task_id, caller.peer_id)
         return MembersSet(round=server.set_members(request.members))
 
+    async def _announce_update(self, caller: Caller, request: AnnounceUpdate) -> UpdateAnnounced:
+        return self._jobs.parameter_server(request.job_id).announce(caller.peer_id, request)
+
+    async def _whole_version(self, caller: Caller, request: WholeVersion) -> WholeFiles:
+        server = self._jobs.parameter_server(request.job_id)
+        server.check_reader(caller.peer_id)
+        return await server.whole(request.number)
+
     # ---- bulk -------------------------------------------------------------------------------------
 
     async def _take_update(self, caller: Caller, request: web.Request) -> web.StreamResponse:
         server = self._jobs.parameter_server(request.match_info["job"])
         with metrics().stream():
-            return await server.take_update(caller.peer_id, request)
+            return await server.take_update(
+                caller.peer_id, request.match_info["task"], request.match_info["sha256"], request
+            )
 
     async def _send_version(self, caller: Caller, request: web.Request) -> web.StreamResponse:
         server = self._jobs.parameter_server(request.match_info["job"])

@@ -13,13 +13,16 @@ from node.wire import ExportedFile, VersionFile
 from node.worker.versions import Version
 
 KEPT = 3
-KINDS = ("weights", "momentum", "delta", "residual")
+FRAGMENTED = ("weights", "momentum", "residual")
+WHOLE = ("delta", "whole-weights", "whole-momentum")
 
 
 class Shelf:
     """The last versions of the weights, in files; waiting for the next one is cheap. At most one is only prepared."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fragments: int = 1) -> None:
+        self._fragments = fragments
+        self._whole: dict[int, list[VersionFile]] = {}
         self.folder = folder
         self.export_folder = folder / "export"
         self.exported: dict[str, ExportedFile] = {}
@@ -28,12 +31,15 @@ class Shelf:
         self._changed = asyncio.Event()
 
     def path(self, kind: str, number: int) -> Path:
-        """Where a file of a version lies."""
+        """Where a file that is served lies."""
+        if self._fragments > 1 and kind != "delta":
+            kind = f"whole-{kind}"
         return self.folder / f"{kind}-{number}.safetensors"
 
     def prepare(self, version: Version) -> None:
         """A version is whole on disk; it may be fetched, and is not used before it is committed."""
         self._held[version.number] = version
+        self._whole.pop(version.number, None)
         self._wake()
 
     def commit(self, number: int) -> None:
@@ -46,7 +52,8 @@ class Shelf:
         """Remove all but the last three versions."""
         oldest = self._newest - KEPT + 1
         self._held = {number: version for number, version in self._held.items() if number >= oldest}
-        await asyncio.to_thread(_remove_before, self.folder, oldest)
+        self._whole = {number: files for number, files in self._whole.items() if number >= oldest}
+        await asyncio.to_thread(_remove_before, self.folder, oldest, self._fragments)
 
     async def version(self, number: int | None, state: str, wait_s: float) -> Version:
         """A version once it is `committed`, or at least `prepared` (None: the newest that is committed), waited for if
@@ -69,11 +76,24 @@ class Shelf:
         return replace(version, newest=self._newest)
 
     def file(self, kind: str, number: int) -> VersionFile:
-        """A file that is here. Raises `Refused`."""
-        found = self.held(number).file(kind)
+        """A file that is here whole. Raises `Refused`."""
+        version = self.held(number)
+        files = version.files if kind == "delta" else self.whole(number) or []
+        found = next((file for file in files if file.kind == kind), None)
         if found is None:
             raise Refused("unknown", f"version {number} has no {kind}")
         return found
+
+    def whole(self, number: int) -> list[VersionFile] | None:
+        """Weights and momentum of a version as whole files; None where they are still to be made. Raises `Refused`."""
+        version = self.held(number)
+        if self._fragments == 1:
+            return [file for file in version.files if file.kind != "delta"]
+        return self._whole.get(number)
+
+    def keep_whole(self, number: int, files: list[VersionFile]) -> None:
+        """These whole files are there."""
+        self._whole[number] = files
 
     def _is_here(self, number: int | None, state: str) -> bool:
         newest = max(self._held, default=-1) if state == "prepared" and number is not None else self._newest
@@ -84,9 +104,10 @@ class Shelf:
         changed.set()
 
 
-def _remove_before(folder: Path, oldest: int) -> None:
-    for kind in KINDS:
-        for path in folder.glob(f"{kind}-*.safetensors"):
-            number = path.stem.rpartition("-")[2]
-            if number.isdigit() and int(number) < oldest:
-                path.unlink(missing_ok=True)
+def _remove_before(folder: Path, oldest: int, fragments: int) -> None:
+    """The oldest version that is held needs files of one round for each fragment."""
+    limits = dict.fromkeys(FRAGMENTED, oldest - fragments + 1) | dict.fromkeys((*WHOLE, "digests"), oldest)
+    for path in folder.iterdir():
+        kind, _, number = path.stem.rpartition("-")
+        if number.isdigit() and int(number) < limits.get(kind, 0):
+            path.unlink(missing_ok=True)

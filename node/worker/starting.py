@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from node.errors import Refused
 from node.network import bulk
-from node.wire import AggregateTask, VersionFile
+from node.wire import AggregateTask, ModelSource, VersionFile
 from node.worker.arithmetic import Arithmetic, Made
 from node.worker.context import TaskContext
 from node.worker.fetch import Fetcher
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from node.network.overlay import Overlay
 
 JOURNAL = "journal"
+PREPROCESSOR = "preprocessor"
 
 
 class Start:
@@ -43,18 +44,27 @@ class Start:
         """Where the model's own files lie."""
         return self._context.work_dir / ARTIFACTS
 
+    @property
+    def preprocessor(self) -> Path | None:
+        """Where the preprocessor's own files lie, if the job has one."""
+        return self._context.work_dir / PREPROCESSOR if self._task.preprocessor is not None else None
+
     async def fetch_artifacts(self, fetcher: Fetcher) -> None:
-        """Bring the model's own files here, once: to make version 0, and to export."""
+        """Bring the files of model and preprocessor here, once: to make version 0, and to export."""
         if self._has_artifacts:
             return
-        model = self._task.model
         folder(self._context.work_dir, ARTIFACTS)
-        if model.repository:
-            files = HubFiles(model.repository, model.revision or "main", model.filenames)
-            await fetcher.hub_files(files, ARTIFACTS)
-        elif self._context.dispatch.folder_sha256:
-            await fetcher.job_files(model.filenames, ARTIFACTS)
+        await self._fetch_source(fetcher, self._task.model, ARTIFACTS)
+        if self._task.preprocessor is not None:
+            folder(self._context.work_dir, PREPROCESSOR)
+            await self._fetch_source(fetcher, self._task.preprocessor, PREPROCESSOR)
         self._has_artifacts = True
+
+    async def _fetch_source(self, fetcher: Fetcher, source: ModelSource, out: str) -> None:
+        if source.repository:
+            await fetcher.hub_files(HubFiles(source.repository, source.revision or "main", source.filenames), out)
+        elif self._context.dispatch.folder_sha256:
+            await fetcher.job_files(source.filenames, out)
 
     async def first(self, arithmetic: Arithmetic, fetcher: Fetcher) -> Made:
         """The first version of this server, with its files on the shelf."""
@@ -64,7 +74,7 @@ class Start:
             return await arithmetic.prepare()
         newest = newest_of(start)
         deltas = [file for file in start if file.kind == "delta"]
-        if not deltas:
+        if not deltas and (newest == 0 or self._task.sync.fragments == 1):
             await self._download(start, self._shelf.folder)
             return Made(number=newest, files=list(start))
         place = self._context.work_dir / JOURNAL
@@ -73,11 +83,12 @@ class Start:
         made = await arithmetic.replay(dict(zip(paths, start, strict=True)))
         if made.number != newest:
             raise Refused("invalid", f"the journal leads to version {newest}, its files make version {made.number}")
-        # A member that holds the version before needs no more than the last delta.
-        last = max(deltas, key=lambda file: file.number)
-        await asyncio.to_thread((place / f"delta-{newest}.safetensors").rename, self._shelf.path("delta", newest))
+        last = [delta for delta in deltas if delta.number == newest]
+        if last:
+            # A member that holds the version before needs no more than the last delta.
+            await asyncio.to_thread((place / f"delta-{newest}.safetensors").rename, self._shelf.path("delta", newest))
         await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
-        return Made(number=newest, files=[*made.files, last])
+        return Made(number=newest, files=[*made.files, *last])
 
     async def _download(self, files: Sequence[VersionFile], place: Path) -> list[Path]:
         paths = [place / f"{file.kind}-{file.number}.safetensors" for file in files]

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from node.errors import TensorFileError
 from node.wire import ExportedFile, TrainTask
-from node.worker.beneath import put
+from node.worker.beneath import new_name, put
 from node.worker.bridge import Arrivals, Bridge
 from node.worker.bridge_state import Destination, TaskProgress
 from node.worker.context import TaskContext
 from node.worker.courier import Courier
+from node.worker.dialect import in_names_of
 from node.worker.fetch import Entry, Fetcher, entry_of
 from node.worker.inbound import Incoming, file_of
 from node.worker.job_json import job_json
@@ -166,13 +168,16 @@ class TrainingTask:
     async def _announce(self, incoming: Incoming) -> None:
         """Hand a committed version over to the executor."""
         version = incoming.version
+        if "delta" in incoming.files:
+            await self._translate(incoming.files)
+        size = await asyncio.to_thread(_size_of, incoming.files.get("delta") or incoming.files["weights"])
         placed = {kind: str(self._relative(path)) for kind, path in (await self._place(incoming, INCOMING)).items()}
         counts = self.progress.arrived(version.number, version.newest, incoming.counted)
         kind = "delta" if "delta" in placed else "weights"
         momentum = {"momentum": placed["momentum"]} if "momentum" in placed else {}
         self.arrivals.add(
             placed[kind],
-            file_of(version, kind).size_bytes,
+            size,
             self.progress.destination.server or self._task.parameter_server,
             version=version.number,
             content=version.content if kind == "delta" else "weights",
@@ -181,6 +186,16 @@ class TrainingTask:
             **momentum,
         )
         self.changed()
+
+    async def _translate(self, files: dict[str, Path]) -> None:
+        """Put the step into the names that the executor used."""
+        step, target = files["delta"], new_name(self.work_dir)
+        try:
+            if await asyncio.to_thread(in_names_of, self._courier.names, step, target):
+                files["delta"] = target
+                await asyncio.to_thread(step.unlink)
+        except TensorFileError as error:
+            self._fail(f"the executor's update names a tensor that the step has not: {error}")
 
     async def _place(self, incoming: Incoming, out_dir: str) -> dict[str, Path]:
         """Move files from the private folder to where the executor sees them."""
@@ -198,3 +213,7 @@ class TrainingTask:
     def _fail(self, problem: str) -> None:
         self._problem = problem
         self._has_problem.set()
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size

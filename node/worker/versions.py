@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from node.errors import PeerError, PeerProtocol, PeerUntrusted, Refused
-from node.wire import VersionFile
+from node.wire import UNDECODABLE, VersionFile, WholeVersion
 from node.worker.retrying import new_backoff
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ASK_S = 20.0
+WHOLE_S = 60.0
 PATIENCE = 20
 ANSWER_LIMIT_BYTES = 1 << 20
 
@@ -90,6 +91,23 @@ async def describe(
         await asyncio.sleep(backoff.failed())
 
 
+async def whole(overlay: Overlay, peer: str, job_id: str, number: int) -> list[VersionFile]:
+    """The files that a version is fetched whole by, waited for. Raises `Refused` as `describe` does."""
+    backoff = new_backoff()
+    while True:
+        try:
+            answer = await overlay.call(peer, WholeVersion(job_id=job_id, number=number), timeout_s=WHOLE_S)
+            return answer.files
+        except Refused as error:
+            if error.code != "busy":
+                raise
+        except (PeerProtocol, PeerUntrusted):
+            raise
+        except (PeerError, TimeoutError) as error:
+            log.warning("version.not_whole job=%s peer=%s reason=%s", job_id, peer, error)
+        await asyncio.sleep(backoff.failed())
+
+
 async def _ask(overlay: Overlay, peer: str, path: str) -> Version:
     async with (
         asyncio.timeout(ASK_S + 10),
@@ -102,5 +120,5 @@ async def _ask(overlay: Overlay, peer: str, path: str) -> Version:
                 raise PeerProtocol(f"{peer} described a version in more than {ANSWER_LIMIT_BYTES:,} bytes")
     try:
         return msgspec.json.decode(body, type=Version)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise PeerProtocol(f"{peer} described a version unreadably: {error}") from error

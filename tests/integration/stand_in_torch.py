@@ -1,8 +1,8 @@
 """An executor that trains, in the place of upstream's: Transformers, and the wire dialect of contracts/job-bridge.md.
 
-It does what that executor does with any model: load it from `artifacts`, run batches of whole slices through a
-preprocessor if there is one, send `theta_after - theta_before` for every parameter and running statistic (a tied weight
-under one name), add what arrives. It knows nothing of `node`.
+It does what that executor does with any model: load it from `artifacts`, save it, run batches of whole slices through a
+preprocessor if there is one, send the change of everything that was saved (counters of batch norm as integers, a tied
+weight under the name that safetensors gives it), add what arrives under those names. It knows nothing of `node`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save_file, save_model
 
 sys.path.insert(0, str(Path(__file__).parent))
 from stand_in import Connection, events
@@ -42,10 +42,10 @@ def batches(bridge: Connection, work_dir: Path, config: dict[str, Any]) -> Itera
             yield {name: value[start : start + config["batch_size"]] for name, value in columns.items()}
 
 
-def state(model: Any) -> dict[str, torch.Tensor]:
-    """Parameters and running statistics; `named_parameters` gives a tied weight once."""
-    floats = {name: value for name, value in model.named_buffers() if value.is_floating_point()}
-    return {**{name: value.detach() for name, value in model.named_parameters()}, **floats}
+def saved(model: Any, path: Path) -> dict[str, torch.Tensor]:
+    """What is in the file that the model is saved to: a tied weight is there once, under the first of its names."""
+    save_model(model, str(path))
+    return load_file(path)
 
 
 def main() -> int:
@@ -64,8 +64,9 @@ def main() -> int:
     received = events(Connection(options.socket).post("/resources/receive", receive))
     data = batches(bridge, work_dir, config)
     epoch = 1
+    kept = work_dir / "0_global_weights.pt"
+    before = saved(model, kept)
     while True:
-        before = {name: value.clone() for name, value in state(model).items()}
         counter, losses = -1, []
         while counter != 0:
             batch = next(data)
@@ -79,15 +80,16 @@ def main() -> int:
             counter = answer["counter"] if answer["type"] == "ScheduleUpdate" else counter - 1
         bridge.ask("/status/send", "update")
         name = f"{epoch}_local_gradients.pt"
-        save_file({key: value - before[key] for key, value in state(model).items()}, work_dir / name)
+        after = model.state_dict()
+        save_file({key: after[key] - value for key, value in before.items()}, work_dir / name)
         bridge.post("/resources/send", {"resource": config["updates"], "path": name}).read()
         bridge.ask("/status/send", {"metrics": {"round": epoch, "metrics": {"loss": sum(losses) / len(losses)}}})
         step = load_file(work_dir / next(received)["path"])
-        for key, value in state(model).items():
-            value.copy_(before[key] + step[key])
+        model.load_state_dict({key: value + step[key] for key, value in before.items()}, strict=False)
+        before = saved(model, kept)
         epoch += 1
         if bridge.ask("/status/send", "update-received")["type"] == "Done":
-            save_file(state(model), work_dir.parent / f"end-{work_dir.name}.safetensors")
+            save_file(before, work_dir.parent / f"end-{work_dir.name}.safetensors")
             return 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification
+from transformers import AutoConfig, AutoImageProcessor, AutoModelForCausalLM, AutoModelForImageClassification
 
 from hypha_tui.local_cluster import LocalCluster, command
 from tests.integration.support import MODEL, WORKER, dataset, job_at, small_cluster, submit, until
@@ -19,6 +19,7 @@ from tests.integration.support import MODEL, WORKER, dataset, job_at, small_clus
 pytestmark = pytest.mark.timeout(120)
 
 PROGRAM = Path(__file__).with_name("stand_in_torch.py")
+TIED = {"lm_head.weight": "transformer.wte.weight"}
 RESNET: dict[str, Any] = {
     "model_type": "resnet", "num_channels": 3, "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1],
     "layer_type": "basic", "num_labels": 2,
@@ -97,7 +98,7 @@ def images(folder: Path) -> Path:
 def test_upstreams_executors_train_images_with_batch_norm_and_tied_language_models(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """H49, U71: running statistics travel and are averaged; the tied weight is there once and stays tied."""
+    """H49, U71: running statistics and counters travel; a tied weight may have its other name, and stays tied."""
     small_cluster(cluster, workers=0, data=[dataset(tmp_path), images(tmp_path / "images")])
     gateway = cluster.nodes["gateway"]
     command("cert", "node", "worker", "--dir", str(cluster.certificates), "--org", "demo")
@@ -132,8 +133,13 @@ def test_upstreams_executors_train_images_with_batch_norm_and_tied_language_mode
         (path,) = [
             path
             for path in cluster.folder.glob("*/work/**/end-*.safetensors")
-            if ("transformer.wte.weight" in load_file(path)) == (name == "tied")
+            if ("lm_head.weight" in load_file(path)) == (name == "tied")
         ]
         after = load_file(made[name] / "model.safetensors")
-        ends = {key: value for key, value in load_file(path).items() if key in after}
-        assert ends and all(torch.allclose(after[key], value, atol=1e-5) for key, value in ends.items())
+        ends = {TIED.get(key, key): value for key, value in load_file(path).items()}
+        assert set(ends) == set(after)
+        assert all(torch.allclose(after[key], value, atol=1e-5) for key, value in ends.items())
+    counters = {value.item() for key, value in after.items() if "num_batches_tracked" in key}
+    assert len(counters) == 1 and counters.pop() > 0
+    processor = AutoImageProcessor.from_pretrained(made["images"], use_fast=False)
+    assert processor.size == PROCESSOR["size"]

@@ -35,7 +35,7 @@ class Oracle:
         self.inner = [torch.optim.AdamW(replica.parameters(), **inner) for replica in self.replicas]
         self.schedules = [torch.optim.lr_scheduler.LambdaLR(opt, factor) for opt in self.inner]
         self.weights = [parameter.detach().clone() for parameter in model.parameters()]
-        self.buffers = [b.detach().clone() for b in model.buffers() if b.is_floating_point()]
+        self.buffers = [buffer.detach().clone() for buffer in model.buffers()]
         self.outer = torch.optim.SGD(self.weights, lr=outer_lr, momentum=outer_momentum, nesterov=outer_momentum > 0)
 
     def round(self, batches: Sequence[Sequence[Batch]], rows: Callable[[Batch], int]) -> None:
@@ -55,26 +55,25 @@ class Oracle:
             change = sum((n / total) * (value - weight.double()) for n, value in zip(samples, after, strict=True))
             weight.grad = -change.float()
         for index, buffer in enumerate(self.buffers):
-            after = [_float_buffers(replica)[index].double() for replica in self.replicas]
-            buffer.copy_(sum((n / total) * value for n, value in zip(samples, after, strict=True)).float())
+            after = [list(replica.buffers())[index] for replica in self.replicas]
+            if buffer.is_floating_point():
+                buffer.copy_(sum((n / total) * value.double() for n, value in zip(samples, after, strict=True)).float())
+            else:
+                buffer.copy_(torch.stack(after).amax(0))
         self.outer.step()
 
     def named(self, model: Any) -> dict[str, torch.Tensor]:
         """The global weights under the names of `model`."""
         names = [name for name, _ in model.named_parameters()]
-        floats = [name for name, buffer in model.named_buffers() if buffer.is_floating_point()]
-        return {**dict(zip(names, self.weights, strict=True)), **dict(zip(floats, self.buffers, strict=True))}
+        buffers = [name for name, _ in model.named_buffers()]
+        return {**dict(zip(names, self.weights, strict=True)), **dict(zip(buffers, self.buffers, strict=True))}
 
     def _start(self, replica: Any) -> None:
         with torch.no_grad():
             for parameter, weight in zip(replica.parameters(), self.weights, strict=True):
                 parameter.copy_(weight)
-            for mine, buffer in zip(_float_buffers(replica), self.buffers, strict=True):
+            for mine, buffer in zip(replica.buffers(), self.buffers, strict=True):
                 mine.copy_(buffer)
-
-
-def _float_buffers(model: Any) -> list[torch.Tensor]:
-    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
 
 
 def nesterov(gradients: Sequence[float], lr: float, mu: float, theta: float = 0.0) -> float:

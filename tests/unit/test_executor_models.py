@@ -14,9 +14,17 @@ transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from node.errors import JobError  # noqa: E402
-from node.executors.models import export_model, load_model, load_preprocessor, loss_of  # noqa: E402
+from node.executors.models import (  # noqa: E402
+    copy_preprocessor,
+    export_model,
+    listed,
+    load_model,
+    load_preprocessor,
+    loss_of,
+)
 from node.training.files import write_tensors  # noqa: E402
-from node.training.updates import buffers_metadata, state_of  # noqa: E402
+from node.training.traits import Traits  # noqa: E402
+from node.training.updates import state_of  # noqa: E402
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 32, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2,
         "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip
@@ -46,17 +54,19 @@ def test_a_model_without_weights_is_the_same_for_the_same_seed_and_leaves_the_ra
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
-def test_tied_weights_travel_under_one_name_and_integer_buffers_not_at_all(tmp_path: Path) -> None:
+def test_tied_weights_travel_under_one_name_and_counters_with_the_running_statistics(tmp_path: Path) -> None:
     """H49, U71."""
-    tensors, buffers = state_of(load_model(write_config(tmp_path / "gpt2"), "causal-lm", 1).module)
+    tensors, traits = state_of(load_model(write_config(tmp_path / "gpt2"), "causal-lm", 1).module)
     assert "transformer.wte.weight" in tensors and "lm_head.weight" not in tensors
-    assert not buffers
+    assert not traits.buffers
+    assert traits.tied == {"lm_head.weight": "transformer.wte.weight"}
     (tmp_path / "bn").mkdir()
     (tmp_path / "bn" / "model.py").write_text(BATCH_NORM)
     (tmp_path / "bn" / "helper.py").write_text("WIDTH = 3\n")
-    tensors, buffers = state_of(load_model(tmp_path / "bn", "torch", 1).module)
-    assert buffers == {"1.running_mean", "1.running_var"}
-    assert "1.num_batches_tracked" not in tensors
+    tensors, traits = state_of(load_model(tmp_path / "bn", "torch", 1).module)
+    assert traits.buffers == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert traits.counters == {"1.num_batches_tracked"}
+    assert Traits.of(traits.metadata) == traits
 
 
 def test_an_exported_model_is_loaded_by_transformers_with_the_weights_of_the_version(tmp_path: Path) -> None:
@@ -65,11 +75,11 @@ def test_an_exported_model_is_loaded_by_transformers_with_the_weights_of_the_ver
     (artifacts / "tokenizer_config.json").write_text("{}")
     (artifacts / "evil.py").write_text("raise SystemExit")
     loaded = load_model(artifacts, "causal-lm", 1)
-    tensors, buffers = state_of(loaded.module)
+    tensors, traits = state_of(loaded.module)
     moved = {name: value + 0.25 for name, value in tensors.items()}
-    write_tensors(tmp_path / "weights-3.safetensors", moved, buffers_metadata(buffers))
-    files = export_model(load_model(artifacts, "causal-lm", 1), tmp_path / "weights-3.safetensors", tmp_path / "out")
-    names = {entry["name"] for entry in files}
+    write_tensors(tmp_path / "weights-3.safetensors", moved, traits.metadata)
+    export_model(load_model(artifacts, "causal-lm", 1), tmp_path / "weights-3.safetensors", tmp_path / "out")
+    names = {entry["name"] for entry in listed(tmp_path / "out")}
     assert {"config.json", "model.safetensors", "tokenizer_config.json"} <= names and "evil.py" not in names
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert model.lm_head.weight is model.transformer.wte.weight
@@ -85,10 +95,43 @@ def test_an_exported_torch_model_has_its_code_and_loads_its_weights(tmp_path: Pa
     loaded = load_model(artifacts, "torch", 1)
     moved = {name: value + 1 for name, value in state_of(loaded.module)[0].items()}
     write_tensors(tmp_path / "weights-1.safetensors", moved)
-    files = export_model(loaded, tmp_path / "weights-1.safetensors", tmp_path / "out")
-    assert [entry["name"] for entry in files] == ["model.py", "model.safetensors"]
+    export_model(loaded, tmp_path / "weights-1.safetensors", tmp_path / "out")
+    assert [entry["name"] for entry in listed(tmp_path / "out")] == ["model.py", "model.safetensors"]
     again = load_model(tmp_path / "out", "torch", 99)
     assert all(torch.equal(value, moved[name]) for name, value in state_of(again.module)[0].items())
+
+
+def test_an_exported_model_brings_its_preprocessor(tmp_path: Path) -> None:
+    """Of another folder or repository than the model's; the model's own files stay."""
+    artifacts, own = write_config(tmp_path / "artifacts"), tmp_path / "own" / "processor"
+    own.mkdir(parents=True)
+    (own / "preprocessor_config.json").write_text('{"image_processor_type": "ViTImageProcessor", "size": 24}')
+    (own / "config.json").write_text("{}")
+    (own / "processing.py").write_text("raise SystemExit")
+    loaded = load_model(artifacts, "causal-lm", 1)
+    tensors, traits = state_of(loaded.module)
+    write_tensors(tmp_path / "weights-1.safetensors", tensors, traits.metadata)
+    export_model(loaded, tmp_path / "weights-1.safetensors", tmp_path / "out")
+    copy_preprocessor(tmp_path / "own", ["processor"], tmp_path / "out")
+    made = transformers.AutoImageProcessor.from_pretrained(tmp_path / "out", use_fast=False)
+    assert made.size == {"height": 24, "width": 24}
+    assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.n_embd == 16
+    assert "processing.py" not in {entry["name"] for entry in listed(tmp_path / "out")}
+
+
+def test_weights_that_a_job_brings_may_have_any_float_type_and_any_of_their_names(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "from torch import nn\n\ndef build():\n"
+        "    made = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.BatchNorm1d(2))\n"
+        "    made[1].weight = made[0].weight\n    return made\n"
+    )
+    before = load_model(tmp_path, "torch", 1).module.state_dict()
+    brought = {name: value.bfloat16() + 1 for name, value in before.items() if "tracked" not in name}
+    del brought["0.weight"]
+    save_file(brought, tmp_path / "model.safetensors")
+    after = load_model(tmp_path, "torch", 2).module
+    assert torch.equal(after[0].weight, brought["1.weight"].float()) and after[1].weight is after[0].weight
+    assert after[2].num_batches_tracked == 0
 
 
 def test_files_may_lie_in_a_folder_of_the_job_or_have_another_name(tmp_path: Path) -> None:

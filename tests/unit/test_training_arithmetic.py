@@ -24,7 +24,8 @@ from node.training.aggregate import commit as prepare  # noqa: E402
 from node.training.files import TensorReader, TensorWriter, check_layout, flat_float32, write_tensors  # noqa: E402
 from node.training.folder import path_of  # noqa: E402
 from node.training.outer import move, velocity_after  # noqa: E402
-from node.training.updates import buffers_metadata, check_values, write_update  # noqa: E402
+from node.training.traits import Traits  # noqa: E402
+from node.training.updates import check_values, write_update  # noqa: E402
 from node.training.versions import Outer  # noqa: E402
 from tests.unit import oracle_diloco  # noqa: E402
 
@@ -54,7 +55,7 @@ def random_state(seed: int, scale: float = 1.0) -> dict[str, torch.Tensor]:
 
 def start(folder: Path, buffers: frozenset[str] = frozenset()) -> dict[str, torch.Tensor]:
     state = random_state(1)
-    write_tensors(weights_path(folder, 0), state, buffers_metadata(buffers))
+    write_tensors(weights_path(folder, 0), state, Traits(buffers).metadata)
     return state
 
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from node.errors import TensorFileError  # noqa: E402
 from node.training.codec import NAMES, codec_named, codec_of, widened  # noqa: E402
 from node.training.files import FLOAT32, Layout, TensorReader, TensorWriter, sha256_of  # noqa: E402
+from node.training.traits import Traits  # noqa: E402
 from node.training.updates import check_update, layout_of, write_update  # noqa: E402
 
 LOSSY = [name for name in NAMES if name != "none"]
@@ -140,8 +141,8 @@ def test_the_check_takes_what_a_worker_writes_and_finds_its_norm(tmp_path: Path,
     buffers = frozenset({"b"})
     norm = write_update(tmp_path / "u", base, tensors, codec=name, density=0.9, buffers=buffers).norm
     with TensorReader(tmp_path / "u") as reader:
-        codec, found = check_update(reader, layout_of(base), buffers)
-    assert codec.name == name
+        found = check_update(reader, layout_of(base), Traits(buffers))
+    assert codec_of(reader.metadata).name == name
     assert found == pytest.approx(norm, rel={"int4": 0.05, "topk": 0.15}.get(name, 0.01))
 
 
@@ -192,7 +193,7 @@ def test_a_file_that_says_one_thing_and_holds_another_is_refused(tmp_path: Path,
     metadata, tensors = HOSTILE[case]
     path = written_by_hand(tmp_path / "u", metadata, **tensors)
     with TensorReader(path) as reader, pytest.raises(TensorFileError):
-        check_update(reader, {"w": (FLOAT32, (8,))}, NO_BUFFERS)
+        check_update(reader, {"w": (FLOAT32, (8,))}, Traits())
 
 
 def test_a_name_that_a_codec_needs_for_itself_is_refused() -> None:

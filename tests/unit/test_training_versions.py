@@ -16,15 +16,18 @@ from node.errors import TensorFileError  # noqa: E402
 from node.training import robust  # noqa: E402
 from node.training.aggregate import Prepared, Update, check, commit  # noqa: E402
 from node.training.files import FLOAT32, sha256_of, size_of, write_tensors  # noqa: E402
-from node.training.folder import path_of  # noqa: E402
+from node.training.folder import assemble, path_of, whole_path_of  # noqa: E402
 from node.training.fragments import fragments_of  # noqa: E402
+from node.training.identity import identity_of  # noqa: E402
 from node.training.replay import replay  # noqa: E402
-from node.training.updates import buffers_metadata, layout_of, write_update  # noqa: E402
+from node.training.traits import Traits  # noqa: E402
+from node.training.updates import layout_of, write_update  # noqa: E402
 from node.training.versions import Outer, advanced, digest_of  # noqa: E402
 from node.wire import Aggregation, Sync  # noqa: E402
 
 SHAPES = {"a": (70, 33), "b": (5,), "c": (), "d": (129,), "running": (7,)}
 BUFFERS = frozenset({"running"})
+TRAITS = Traits(BUFFERS)
 OUTER = Outer(0.7, 0.9)
 MEAN = Aggregation()
 
@@ -45,7 +48,7 @@ class Group:
         self.momentum: Tensors = {}
         self.round = 0
         self.residuals: dict[int, Tensors] = {}
-        write_tensors(path_of(folder, "weights", 0), self.base, buffers_metadata(BUFFERS))
+        write_tensors(path_of(folder, "weights", 0), self.base, TRAITS.metadata)
 
     @property
     def names(self) -> list[str]:
@@ -65,7 +68,7 @@ class Group:
     def close(self, updates: list[Update]) -> Prepared:
         made = commit(self.folder, self.round, updates, outer=OUTER, sync=self.sync, rules=self.rules)
         delta = path_of(self.folder, "delta", self.round + 1)
-        new, momentum = advanced(delta, self.base, self.momentum, names=self.names, buffers=BUFFERS, outer=OUTER)
+        new, momentum = advanced(delta, self.base, self.momentum, names=self.names, traits=TRAITS, outer=OUTER)
         self.base, self.momentum = self.base | new, self.momentum | momentum
         self.round += 1
         return made
@@ -80,23 +83,39 @@ def test_executor_and_server_and_replay_hold_the_same_bytes(tmp_path: Path, code
     for scale in scales:
         made = group.close([] if group.round == 3 else group.updates(scale))
         weights = path_of(tmp_path, "weights", group.round)
-        assert made.weights.sha256 == sha256_of(weights) == digest_of(group.base, buffers_metadata(BUFFERS))
-        assert made.momentum.sha256 == sha256_of(path_of(tmp_path, "momentum", group.round))
+        parts = [{name: group.base[name] for name in names} for names in fragments_of(layout_of(group.base), fragments)]
+        assert made.weights.sha256 == identity_of([digest_of(part, TRAITS.metadata) for part in parts])
+        own = parts[(group.round - 1) % fragments]
+        assert sorted(load_file(weights)) == sorted(own), "a commit writes its fragment, and no more"
+        if fragments == 1:
+            assert made.weights.sha256 == sha256_of(weights)
+            assert made.momentum.sha256 == sha256_of(path_of(tmp_path, "momentum", group.round))
         assert made.delta.sha256 == sha256_of(path_of(tmp_path, "delta", group.round))
+        whole = assemble(tmp_path, group.round, fragments)
+        assert whole["weights"].sha256 == digest_of(group.base, TRAITS.metadata)
+        assert whole["weights"].size_bytes == made.weights.size_bytes
         if codec != "none":
-            held = load_file(path_of(tmp_path, "momentum", group.round))
+            held = load_file(whole_path_of(tmp_path, "momentum", group.round))
             assert all(
                 torch.equal(group.momentum.get(name, torch.zeros(())), held[name]) or not held[name].any()
                 for name in SHAPES
             )
+        if group.round == 4:
+            for kind in ("weights", "momentum"):
+                shutil.copy(whole_path_of(tmp_path, kind, 4), tmp_path / f"base-{kind}")
     for base in (0, 4):
         out = tmp_path / f"replayed-{base}"
         out.mkdir()
         files = [("delta", n, path_of(tmp_path, "delta", n)) for n in range(base + 1, group.round + 1)]
-        files += [("weights", base, path_of(tmp_path, "weights", base))]
-        files += [("momentum", base, path_of(tmp_path, "momentum", base))] if base else []
-        version, weights, momentum = replay(out, files, OUTER)
+        files += [("weights", base, tmp_path / "base-weights" if base else path_of(tmp_path, "weights", base))]
+        files += [("momentum", base, tmp_path / "base-momentum")] if base else []
+        version, weights, momentum = replay(out, files, OUTER, fragments)
         assert (version, weights, momentum) == (group.round, made.weights, made.momentum)
+        updates = group.updates()
+        again = commit(out, group.round, updates, outer=OUTER, sync=group.sync)
+        mine = commit(tmp_path, group.round, updates, outer=OUTER, sync=group.sync)
+        keeps_error = codec in ("int4", "topk", "int8")
+        assert keeps_error or (again.weights, again.momentum) == (mine.weights, mine.momentum)
 
 
 @pytest.mark.parametrize("codec", ["none", "int8", "int4", "topk"])
@@ -114,7 +133,7 @@ def test_a_commit_made_again_gives_the_same_bytes_and_counts_no_error_twice(tmp_
 def test_what_the_answer_loses_is_sent_with_a_later_one(tmp_path: Path) -> None:
     """The mean of equal updates arrives in full over the rounds, though one byte holds two of its values."""
     group = Group(tmp_path, Sync(codec="int4"))
-    write_tensors(path_of(tmp_path, "weights", 0), state(0), buffers_metadata(BUFFERS))
+    write_tensors(path_of(tmp_path, "weights", 0), state(0), TRAITS.metadata)
     plain = tmp_path / "plain"
     plain.mkdir()
     exact = Group(plain, Sync())
@@ -193,7 +212,7 @@ def test_a_delta_of_other_tensors_or_values_changes_nothing(tmp_path: Path) -> N
     write_tensors(tmp_path / "y", bad)
     for path, names in ((tmp_path / "x", ["a"]), (tmp_path / "y", list(SHAPES))):
         with pytest.raises(TensorFileError):
-            advanced(path, group.base, {}, names=names, buffers=BUFFERS, outer=OUTER)
+            advanced(path, group.base, {}, names=names, traits=TRAITS, outer=OUTER)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])

@@ -20,6 +20,7 @@ from node.network import bulk
 from node.network.cache import ContentCache
 from node.network.overlay import Overlay
 from node.wire import (
+    AnnounceUpdate,
     Dispatch,
     ExecutorKind,
     InnerOptimizer,
@@ -28,9 +29,11 @@ from node.wire import (
     Span,
     Sync,
     TrainTask,
-    UpdateHeader,
+    UpdateAnnounced,
     UpdateTaken,
     VersionFile,
+    WholeFiles,
+    WholeVersion,
 )
 from node.worker import courier, inbound
 from node.worker.beneath import staging_of
@@ -52,7 +55,7 @@ class Server:
     epoch: int = 0
     refusal: Refused | None = None
     counts_in: int = 0
-    headers: list[UpdateHeader] = field(default_factory=list)
+    headers: list[AnnounceUpdate] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     prepared: int = 0
     committed: int = 0
@@ -82,13 +85,25 @@ class Cluster:
     def __init__(self) -> None:
         self.servers: dict[str, Server] = {"one": Server()}
 
+    async def call(
+        self, peer: str, request: AnnounceUpdate | WholeVersion, **more: Any
+    ) -> UpdateAnnounced | WholeFiles:
+        """An update is announced, or a whole version asked for."""
+        if peer not in self.servers or not self.servers[peer].answers:
+            raise PeerUnreachable(f"{peer} is away")
+        if isinstance(request, WholeVersion):
+            kinds = ("weights", "momentum") if request.number else ("weights",)
+            return WholeFiles(files=[self.servers[peer].file(kind, request.number) for kind in kinds])
+        self.servers[peer].headers.append(request)
+        return UpdateAnnounced()
+
     async def upload(self, overlay: object, peer: str, path: str, source: Path, **more: Any) -> bytes:
         """A `PUT`."""
         server = self.servers.get(peer)
         if server is None or not server.answers:
             raise PeerUnreachable(f"{peer} is away")
-        header = msgspec.json.decode(more["headers"]["Hypha-Update"], type=UpdateHeader)
-        server.headers.append(header)
+        header = server.headers[-1]
+        assert path == f"/bulk/jobs/job/updates/t1/{header.sha256}"
         server.bodies.append(source.read_bytes())
         if server.refusal is not None:
             raise server.refusal
@@ -148,7 +163,7 @@ class Rig:
         context = TaskContext("me", "scheduler", dispatch, tmp_path / "work", tmp_path / "log", cache, web)
         context.work_dir.mkdir()
         self.work_dir = context.work_dir
-        self.task = TrainingTask(context, task, cast(Overlay, object()), Transfers(Board("me")), tmp_path / "s")
+        self.task = TrainingTask(context, task, cast(Overlay, self.cluster), Transfers(Board("me")), tmp_path / "s")
         self.progress = self.task.progress
 
     @property

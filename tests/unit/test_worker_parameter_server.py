@@ -16,7 +16,7 @@ import pytest
 
 from node.errors import Refused
 from node.network import bulk
-from node.wire import Aggregation, Member, SetMembers, Span, UpdateHeader, UpdateTaken, VersionFile
+from node.wire import Aggregation, AnnounceUpdate, Member, SetMembers, Span, UpdateTaken, VersionFile
 from node.worker import committing
 from node.worker.serving import KEPT
 from node.worker.versions import Version, describe
@@ -53,7 +53,7 @@ class Group:
         path = self._folder / f"{task}-{round_}-{value}.safetensors"
         tiny_tensors.write(path, [value] * 4)
         data = path.read_bytes()
-        header = UpdateHeader(
+        header = AnnounceUpdate(
             job_id="job",
             epoch=epoch,
             task_id=task,
@@ -63,10 +63,11 @@ class Group:
             size_bytes=len(data),
             spans=[Span(0, number, round_, round_ + 1) for number in range(rows)],
         )
-        text = msgspec.json.encode(header).decode()
-        async with self.worker.overlay.open(
-            self.worker.peer_id, "PUT", "/bulk/jobs/job/updates", headers={"Hypha-Update": text}, data=data
-        ) as answer:
+        announced = await self.worker.overlay.call(self.worker.peer_id, header, timeout_s=10)
+        if announced.round is not None:
+            return announced.round
+        path_there = f"/bulk/jobs/job/updates/{task}/{header.sha256}"
+        async with self.worker.overlay.open(self.worker.peer_id, "PUT", path_there, data=data) as answer:
             return msgspec.json.decode(await answer.read(), type=UpdateTaken).round
 
     async def version(self, which: int | str, state: str = "committed", wait_s: float = 0) -> Version:
@@ -247,6 +248,28 @@ async def test_a_round_that_nobody_can_add_to_is_void_and_the_model_stays_as_it_
         assert request.left_out["t1"] == "0 samples"
 
 
+async def test_an_update_that_the_scheduler_does_not_count_is_left_out_and_its_server_goes_on(
+    make_identity: MakeIdentity, tmp_path: Path
+) -> None:
+    """H46: nobody loses its place for another's mistake."""
+    async with group(make_identity, tmp_path) as job:
+        await job.serve(["t0", "t1"])
+        job.scheduler.untrue = {"t1": "task t1: these rows are not its own"}
+        assert [await job.send("t0", 0, 1.0), await job.send("t1", 0, 3.0)] == [0, 0]
+        version = await job.version(1, "committed", 5)
+        assert version.contributors == [("t0", 0)]
+        delta = version.file("delta")
+        assert delta is not None
+        assert await job.fetch(delta) == [1.0] * 4
+        (request,) = job.scheduler.committed
+        assert request.delta == delta
+        assert request.left_out == job.scheduler.untrue
+        job.scheduler.untrue |= {"t0": "nor are these"}
+        assert [await job.send("t0", 1), await job.send("t1", 1)] == [1, 1]
+        assert (await job.version(2, "committed", 5)).contributors == []
+        assert await job.send("t0", 2) == 2
+
+
 async def test_a_late_update_counts_in_the_next_round_and_its_sender_is_told_which(
     make_identity: MakeIdentity, tmp_path: Path
 ) -> None:
@@ -286,12 +309,14 @@ async def test_no_room_for_an_update_is_told_once_and_loses_nothing(
         await job.version(1, "committed", 5)
 
 
-async def test_an_update_of_very_many_slices_fits_its_header(make_identity: MakeIdentity, tmp_path: Path) -> None:
+async def test_an_update_of_very_many_slices_is_announced_with_all_of_them(
+    make_identity: MakeIdentity, tmp_path: Path
+) -> None:
     async with group(make_identity, tmp_path) as job:
         await job.serve(["t0"])
-        assert await job.send("t0", 0, rows=4000) == 0
+        assert await job.send("t0", 0, rows=50_000) == 0
         await job.version(1, "committed", 5)
-        assert len(job.scheduler.committed[0].contributions[0].spans) == 4000
+        assert len(job.scheduler.committed[0].contributions[0].spans) == 50_000
 
 
 async def test_a_silent_scheduler_is_asked_until_it_answers_and_that_is_shown(

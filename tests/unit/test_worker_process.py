@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from node.errors import Refused
+from node.socketfolder import socket_path_fits
 from node.wire import Resources
 from node.worker import orphans
-from node.worker.bridge import socket_path_fits
 from node.worker.environment import arguments, environment
 from node.worker.logfile import LogFile, tail
 from node.worker.orphans import ExecutorRow

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from node.wire import OuterOptimizer, VersionFile
+from node.errors import Refused
+from node.wire import OuterOptimizer, Sync, VersionFile, WholeVersion
 from tests.support import MakeIdentity
 from tests.unit import tiny_tensors
 from tests.unit.network_loopback import eventually
@@ -56,6 +57,41 @@ async def test_rounds_are_closed_committed_and_made_again_elsewhere_with_the_sam
         assert first.weights != last.weights
         await job.send("t0", 3, epoch=1)
         assert (await job.version(4, "committed", 10)).epoch == 1
+
+
+async def test_with_fragments_a_version_is_put_together_for_who_asks_and_known_by_what_it_was_committed_as(
+    make_identity: MakeIdentity, tmp_path: Path
+) -> None:
+    """Of two fragments one is empty: the second round changes nothing, and is known by the same digests."""
+    async with group(make_identity, tmp_path) as job:
+        job.scheduler.keeps = True
+        base = base_of(job.scheduler.journal / "weights-0.safetensors")
+        terms = {"start": [base], "sync": Sync(fragments=2), **OUTER}
+        await job.serve(["t0"], rounds=9, terms=terms)
+        await job.send("t0", 0)
+        await job.version(1, "committed", 10)
+        with pytest.raises(Refused):  # it holds the other fragment's tensor
+            await job.send("t0", 1)
+        await job.version(2, "committed", 10)
+        one, two = job.scheduler.committed
+        assert two.weights.sha256 == one.weights.sha256
+
+        ask = WholeVersion(job_id="job", number=2)
+        told = (await job.worker.overlay.call(job.worker.peer_id, ask, timeout_s=20)).files
+        weights, momentum = told
+        assert (weights.kind, momentum.kind, weights.size_bytes) == ("weights", "momentum", two.weights.size_bytes)
+        assert await job.fetch(weights) == pytest.approx([1.75, 2.75, 3.75, 4.75])
+        assert await job.fetch(momentum) == pytest.approx([1.0] * 4)
+        with pytest.raises(Refused, match="does not exist yet"):
+            await job.worker.overlay.call(job.worker.peer_id, WholeVersion(job_id="job", number=3), timeout_s=20)
+
+        await job.scheduler.release(job.worker.peer_id, job.scheduler.offers[-1].lease_id)
+        await eventually(lambda: "cancelled" in job.scheduler.states("ps"))
+        for epoch, start in ((1, told), (2, [base, one.delta, two.delta])):
+            await job.serve(["t0"], task_id=f"ps{epoch}", epoch=epoch, rounds=9, terms={**terms, "start": start})
+            assert job.scheduler.last(f"ps{epoch}").files == [two.weights, two.momentum]
+            await job.scheduler.release(job.worker.peer_id, job.scheduler.offers[-1].lease_id)
+            await eventually(lambda epoch=epoch: "cancelled" in job.scheduler.states(f"ps{epoch}"))
 
 
 async def test_a_program_that_is_killed_at_its_work_is_started_again_and_asked_again(

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from node.errors import Refused
-from node.wire import Aggregation, Member, Span, UpdateHeader
+from node.wire import Aggregation, AnnounceUpdate, Member, Span
 from node.worker.deadline import FIRST_GRACE_S, Deadline
 from node.worker.rounds import Closing, Rounds, contributors, label, without
 
@@ -33,8 +33,8 @@ def member(number: int, since: int = 0) -> Member:
 
 def header(
     number: int, *, round_: int = 0, samples: int = 10, sha256: str = "aa", epoch: int = 0, attempt: int = 0
-) -> UpdateHeader:
-    return UpdateHeader(
+) -> AnnounceUpdate:
+    return AnnounceUpdate(
         job_id="job",
         epoch=epoch,
         task_id=f"t{number}",
@@ -56,7 +56,7 @@ def arrive(machine: Rounds, number: int, now: float, **more: object) -> int:
     return counted
 
 
-def code_of(machine: Rounds, item: UpdateHeader, peer: str, now: float = 0.0) -> str:
+def code_of(machine: Rounds, item: AnnounceUpdate, peer: str, now: float = 0.0) -> str:
     with pytest.raises(Refused) as told:
         machine.admit(item, peer, now)
     return told.value.code
@@ -212,7 +212,7 @@ def test_another_epoch_is_stale_and_a_round_to_come_is_busy() -> None:
 
 def test_an_update_must_say_which_rows_it_was_made_of() -> None:
     machine = rounds()
-    no_rows = UpdateHeader(job_id="job", epoch=0, task_id="t0", round=0, samples=3, sha256="aa", size_bytes=100)
+    no_rows = AnnounceUpdate(job_id="job", epoch=0, task_id="t0", round=0, samples=3, sha256="aa", size_bytes=100)
     assert code_of(machine, no_rows, "p0") == "invalid"
 
 

@@ -50,6 +50,7 @@ from node.wire import (
     TaskStatus,
     TrainTask,
     VersionFile,
+    WholeVersion,
 )
 from node.worker import jobs
 from node.worker.service import WorkerService
@@ -81,6 +82,8 @@ class Scheduler:
         self.destinations: dict[str, tuple[int, str]] = {}
         self.deaf_for = 0
         self.refusal: Refused | None = None
+        self.untrue: dict[str, str] = {}
+        """Tasks whose updates do not count, and why."""
         self.keeps = False
         self.journal = folder / "journal"
         self.journal.mkdir()
@@ -273,8 +276,14 @@ class Scheduler:
             raise KeyError("the scheduler is not itself")
         if self.refusal is not None:
             raise self.refusal
-        for file in (request.delta, request.weights, request.momentum):
-            await self.keep(caller.peer_id, file)
+        names = [share.task_id for share in request.contributions]
+        if parts := {number: self.untrue[name] for number, name in enumerate(names) if name in self.untrue}:
+            raise Refused("conflict", "; ".join(parts.values()), parts=parts)
+        if self.keeps:
+            ask = WholeVersion(job_id="job", number=request.round + 1)
+            whole = await self.overlay.call(caller.peer_id, ask, timeout_s=20)
+            for file in (request.delta, *whole.files):
+                await self.keep(caller.peer_id, file)
         self.committed.append(request)
         return Ack()
 
