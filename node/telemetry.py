@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STOP_WITHIN_S = 3.0
+STOP_WITHIN_S = 1.0
 EXPORT_TIMEOUT_S = 3
 PUSH_EVERY_S = 15
 LABEL_VALUES_KEPT = 100
@@ -290,7 +290,7 @@ class Telemetry:
         return await asyncio.to_thread(self._render)
 
     async def stop(self) -> None:
-        """Push what is left and end, within 3 seconds even where the collector does not answer."""
+        """Push what is left and end, within a second even where the collector does not answer."""
         if self._provider is None:
             return
         done = asyncio.Event()

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from node.api.endpoints import FILL_WITHIN_S, to_json
 from node.api.problems import Failure
@@ -32,7 +33,7 @@ from node.errors import PeerProtocol, PeerUntrusted, Refused
 from node.identity.caller import Caller
 from node.network.bulk import upload
 from node.network.overlay import Overlay
-from node.views import SubmitResult
+from node.views import SchedulerChoice, SubmitResult
 from node.wire import JOB_ID, Cancel, Command, Export, Pause, Release, Resume, RunCommand, Submit
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,11 @@ class Commands:
         self._folder = config.state_dir / "uploads"
         self._uploads = 0
 
+    async def job_scheduler(self, _: Caller | None, request: web.Request) -> web.StreamResponse:
+        """Which scheduler has a job, or would be given one of this id: an operator signs a submission for it."""
+        job_id = checked(request.match_info["id"])
+        return to_json(SchedulerChoice(job_id=job_id, scheduler=await self._scheduler_for(job_id)))
+
     async def submit(self, caller: Caller | None, request: web.Request) -> web.StreamResponse:
         """Take a job in and hand it to a scheduler; it answers when the job is in the scheduler's store."""
         content_type = request.content_type
@@ -75,8 +81,8 @@ class Commands:
                     raise Failure(
                         422, "invalid", f"the body has SHA-256 {sha256}, signed for is {command.body_sha256[:64]}"
                     )
-                run = run or self.sign(command)
-                scheduler = await self._scheduler_for(command.job_id)
+                scheduler = await self._scheduler_of(command)
+                run = run or self.sign(replace(command, scheduler=scheduler))
                 headers = {HEADER: header_of(run), "Content-Type": content_type}
                 target = f"/bulk/submissions/{command.job_id}"
                 answer = await upload(self._overlay, scheduler, target, path, headers=headers, attempts=2)
@@ -138,6 +144,15 @@ class Commands:
         if not isinstance(command, Release):
             checked(command.job_id)
         return command
+
+    async def _scheduler_of(self, command: Submit) -> str:
+        """The scheduler that a submission is signed for; where it names none, one that we choose."""
+        if not command.scheduler:
+            return await self._scheduler_for(command.job_id)
+        if command.scheduler not in self._schedulers(command.job_id):
+            text = f"the job is signed for scheduler {command.scheduler[:80]}, which cannot be reached from here"
+            raise Failure(503, "busy", text, hint="submit it again")
+        return command.scheduler
 
     async def _scheduler_for(self, job_id: str) -> str:
         """Where the job is already, else this node, else one that every node would choose for this id."""

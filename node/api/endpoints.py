@@ -38,6 +38,7 @@ from node.views import (
     TransferView,
     View,
 )
+from node.wire import UNDECODABLE
 
 V = TypeVar("V", bound=View)
 
@@ -134,7 +135,7 @@ class Endpoints:
         body, _ = await self._ask(job.scheduler, f"/bulk/jobs/{job.id}/metrics")
         try:
             return to_json(msgspec.json.decode(body, type=list[Point]))
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise PeerProtocol(f"metrics from {job.scheduler} that cannot be read: {error}") from error
 
     async def job_slices(self, request: web.Request) -> web.StreamResponse:
@@ -143,7 +144,7 @@ class Endpoints:
         body, _ = await self._ask(job.scheduler, f"/bulk/jobs/{job.id}/slices")
         try:
             return to_json(msgspec.json.decode(body, type=SliceMap))
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise PeerProtocol(f"slices from {job.scheduler} that cannot be read: {error}") from error
 
     async def job_spec(self, request: web.Request) -> web.StreamResponse:
@@ -152,7 +153,7 @@ class Endpoints:
         body, _ = await self._ask(job.scheduler, f"/bulk/jobs/{job.id}/spec")
         try:
             return to_json(msgspec.json.decode(body, type=dict[str, Any]))
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise PeerProtocol(f"a job from {job.scheduler} that cannot be read: {error}") from error
 
     async def job_logs(self, request: web.Request) -> web.StreamResponse:
@@ -234,7 +235,7 @@ class Endpoints:
         try:
             body, _ = await self._ask(peer_id, path)
             return msgspec.json.decode(body, type=LeaseHistory)
-        except (HyphaError, TimeoutError, msgspec.MsgspecError) as error:
+        except (HyphaError, TimeoutError, *UNDECODABLE) as error:
             return problem_of(error).detail or str(error)
 
     async def _log(self, task_id: str, peer_id: str, lines: int) -> LogChunk:
@@ -245,7 +246,7 @@ class Endpoints:
             if content_type == JSON:
                 return msgspec.json.decode(body, type=LogChunk)
             return LogChunk(task_id=task_id, peer_id=peer_id, lines=body.decode(errors="replace").splitlines())
-        except (HyphaError, TimeoutError, msgspec.MsgspecError) as error:
+        except (HyphaError, TimeoutError, *UNDECODABLE) as error:
             return LogChunk(task_id=task_id, peer_id=peer_id, lines=[], error=problem_of(error).detail)
 
 

@@ -69,7 +69,7 @@ class ApiService:
 
     def _handler(self, route: Route) -> Handler:
         parts: tuple[tuple[object, tuple[str, ...]], ...] = (
-            (self._commands, ("submit", "cancel", "resume", "pause")),
+            (self._commands, ("job_scheduler", "submit", "cancel", "resume", "pause")),
             (self._steer, ("release", "cordon", "uncordon", "drain")),
             (self._models, ("model", "model_file")),
         )

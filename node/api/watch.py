@@ -18,7 +18,7 @@ from node.board import Board
 from node.errors import HyphaError, PeerProtocol, PeerUnreachable
 from node.network.overlay import Overlay
 from node.views import Frame
-from node.wire import ObserveHeader
+from node.wire import UNDECODABLE, ObserveHeader
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ STALL_S = 25.0
 DIALS_AT_ONCE = 32
 RETRY_FIRST_S = 0.25
 RETRY_MOST_S = 8.0
-FAILURES = (HyphaError, aiohttp.ClientError, OSError, TimeoutError, EOFError, msgspec.MsgspecError)
+FAILURES = (HyphaError, aiohttp.ClientError, OSError, TimeoutError, EOFError, *UNDECODABLE)
 _decoder = msgspec.msgpack.Decoder(Frame)
 
 

@@ -34,6 +34,13 @@ class Need:
     bid: float = 0.0
     max_price: float | None = None
     mounts: tuple[BindMount, ...] = ()
+    stores: tuple[str, ...] = ()
+    """Addresses in object storage that its tasks read."""
+
+    @property
+    def to_heed(self) -> list[str]:
+        """What only a worker may be taken for that has looked at it; older ones know nothing of it."""
+        return [name for name in ("mounts", "stores") if getattr(self, name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,7 @@ class OfferHeld:
     peer_id: str
     price: float
     resources: Resources
+    heeds: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,13 @@ class Allocation:
         """How many are neither held nor about to be."""
         return self.wanted - len(self._held) - len(self._accepting)
 
+    def want(self, wanted: int) -> None:
+        """Look for so many in all from now on."""
+        if self.short <= 0:
+            # Answers to earlier calls do not say why one is missing now.
+            self._has_asked = False
+        self.wanted = wanted
+
     def tick(self, now: float) -> list[AllocationEffect]:
         """Do what is due: rank a call whose window is over, or open the next one."""
         effects: list[AllocationEffect] = []
@@ -159,6 +174,10 @@ class Allocation:
         """A worker offers. One that is late, where we are still short, opens a window of its own: never first come."""
         if offer.lease_id in self._held or offer.lease_id in self._accepting:
             return []
+        unknown = [name for name in self.need.to_heed if name not in offer.heeds]
+        if unknown:
+            self._refusals[offer.peer_id] = (offer.advert_id, f"too old a version, which knows no {unknown[0]}")
+            return [DropOffer(offer.lease_id, offer.peer_id)]
         self._refusals.pop(offer.peer_id, None)
         if self._call is None and self._past_calls.get(offer.advert_id, 0.0) > now and self.short > 0:
             self._call = _Call(offer.advert_id, published_at=now - WORKER_WINDOW_S)

@@ -13,16 +13,19 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from node.errors import HyphaError, JobError
 from node.network import bulk
 from node.network.partfile import sync_directory
-from node.objectstore import OBJECT_STORES
+from node.objectstore import OBJECT_STORES, Entry
 from node.scheduler.messages import KeepCheckpoint
 from node.scheduler.object_store import open_place
+from node.scheduler.peer_folder import CHECKPOINT, PEER, PeerFolder
+from node.scheduler.wholes import Wholes
 from node.wire import VersionFile
 
 if TYPE_CHECKING:
@@ -30,8 +33,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT = "checkpoint.json"
 _VERSION = re.compile(r"version-(\d+)")
+
+
+class Remote(Protocol):
+    """Where checkpoints go that do not stay on this machine."""
+
+    async def put(self, name: str, source: Path) -> None:
+        """A file, which appears when it is whole."""
+
+    async def entries(self, prefix: str, *, is_deep: bool) -> list[Entry]:
+        """What lies below a folder."""
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Remove files, one after the other."""
+
 
 Tell = Callable[[str, str, str], None]
 """An event's name, text and level."""
@@ -39,9 +55,10 @@ Tell = Callable[[str, str, str], None]
 
 def check_place(to: str) -> None:
     """Raise `JobError` where checkpoints can never go there."""
-    if to.startswith("peer:"):
-        raise JobError("checkpoints cannot go to another node", hint="name a folder, or s3://, gs:// or az://")
-    if to.startswith(OBJECT_STORES):
+    if to.startswith(PEER):
+        if not to.removeprefix(PEER).partition("/")[0]:
+            raise JobError(f"{to} names no node", hint="peer:<name or id> of a data node with results_path")
+    elif to.startswith(OBJECT_STORES):
         open_place(to)
     elif to and not Path(to).is_absolute():
         raise JobError(f"{to} is not an absolute path", hint="checkpoint.to is a folder on the scheduler's machine")
@@ -59,16 +76,18 @@ class Checkpoints:
         keep: int,
         own_folder: Path,
         staging: Path,
+        wholes: Wholes,
         here: Callable[[VersionFile], Path | None],
         record: Callable[[KeepCheckpoint], Awaitable[dict[str, Any]]],
         tell: Tell,
     ) -> None:
         self._overlay = overlay
         self._job_id = job_id
-        self._is_remote = to.startswith(OBJECT_STORES)
+        self._is_remote = to.startswith((*OBJECT_STORES, PEER))
         self._to = to
         self._keep = keep
         self._folder = staging if self._is_remote else (Path(to) / job_id if to else own_folder)
+        self._wholes = wholes
         self._here = here
         self._record = record
         self._tell = tell
@@ -94,6 +113,7 @@ class Checkpoints:
         try:
             await asyncio.to_thread(self._clear)
             await asyncio.to_thread(part.mkdir, parents=True)
+            due = replace(due, files=await self._wholes.of(due.peer_id, due.files))
             for file in due.files:
                 await self._place(due.peer_id, file, part / f"{file.kind}.safetensors")
             record = await self._record(due)
@@ -147,13 +167,16 @@ class Checkpoints:
 
     async def _put(self, part: Path, name: str) -> None:
         """`checkpoint.json` goes last: where it is, the rest is whole."""
-        bucket = await asyncio.to_thread(open_place, self._to)
+        if self._to.startswith(PEER):
+            remote: Remote = PeerFolder(self._overlay, self._to)
+        else:
+            remote = await asyncio.to_thread(open_place, self._to)
         for path in sorted(part.iterdir(), key=lambda path: path.name == CHECKPOINT):
-            await bucket.put(f"{self._job_id}/{name}/{path.name}", path)
-        paths = [entry.name for entry in await bucket.entries(self._job_id, is_deep=True)]
+            await remote.put(f"{self._job_id}/{name}/{path.name}", path)
+        paths = [entry.name for entry in await remote.entries(self._job_id, is_deep=True)]
         for old in _versions(path.split("/")[-2] for path in paths)[: -self._keep]:
             gone = [path for path in paths if f"/version-{old}/" in path]
-            await bucket.delete(sorted(gone, key=lambda path: not path.endswith(CHECKPOINT)))
+            await remote.delete(sorted(gone, key=lambda path: not path.endswith(CHECKPOINT)))
 
 
 def _versions(names: Any) -> list[int]:

@@ -1,7 +1,8 @@
 """Who works on a training job: leases, tasks, and what becomes of those that are lost. Pure; `job.py` drives it.
 
 A group is one parameter server and up to `workers` training tasks; it begins when `min_workers` leases are held, the
-rest join when they are found. Leases beyond that wait in reserve. The epoch counts parameter servers.
+rest join when they are found. Leases beyond that wait in reserve. While a task is to move, there is one more, in its
+place. The epoch counts parameter servers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from node.scheduler import messages as m
 from node.scheduler.dispatches import aggregate_dispatch, train_dispatch
 from node.scheduler.group import Group, Task
 from node.scheduler.machine import Saved
-from node.scheduler.messages import AGGREGATE, TRAIN, JobEffect, Order
+from node.scheduler.messages import JobEffect
+from node.scheduler.order import AGGREGATE, TRAIN, Order
 from node.scheduler.rounds import Rounds
 from node.scheduler.texts import server_lost_text
 
@@ -27,6 +29,10 @@ class Crew:
         self.epoch = saved.epoch
         self.idle: dict[str, str] = {}
         """Leases of workers without a task, and their peers."""
+        self.next_server: tuple[str, str] | None = None
+        """Lease and peer of the parameter server that takes over from one that is to move."""
+        self.moving: set[str] = set()
+        """Leases whose tasks are to move."""
         self.prices: dict[str, float] = {}
         self.leaving: dict[str, int | None] = {}
         """Tasks that are over, of which an update may still be counted: until this round is committed."""
@@ -64,7 +70,9 @@ class Crew:
         for lease in saved.leases:
             self.prices[lease.lease_id] = lease.price
             self._seen_leases.add(lease.lease_id)
-            if lease.lease_id not in used:
+            if lease.lease_id not in used and lease.role == AGGREGATE:
+                self.next_server = lease.lease_id, lease.peer_id
+            elif lease.lease_id not in used:
                 self.idle[lease.lease_id] = lease.peer_id
         has_server = self.group.server is not None
         for task_id in dict.fromkeys(task_id for task_id, _ in saved.granted):
@@ -79,7 +87,17 @@ class Crew:
         if self._rounds.is_over:
             needs_server = self.group.server is None and not self.is_model_here
             return [m.Search(AGGREGATE, 1 if needs_server else 0), m.Search(TRAIN, 0)]
-        return [m.Search(AGGREGATE, 1), m.Search(TRAIN, self._order.workers + self._order.spares)]
+        return [m.Search(AGGREGATE, 1 + self._servers_moving), m.Search(TRAIN, self.workers + self._order.spares)]
+
+    @property
+    def workers(self) -> int:
+        """How many training tasks there are to be now: one more for each that is to move."""
+        return self._order.workers + len(self.moving) - self._servers_moving
+
+    @property
+    def _servers_moving(self) -> int:
+        server = self.group.server
+        return 1 if server is not None and server.lease_id in self.moving else 0
 
     def lease_held(self, now: float, lease: m.LeaseHeld) -> list[JobEffect]:
         """An offer was accepted: the lease finds its use, or goes back."""
@@ -88,10 +106,11 @@ class Crew:
             return []
         self._seen_leases.add(lease_id)
         if role == AGGREGATE:
-            is_surplus = self.group.server is not None or self.is_model_here
+            is_wanted = self.group.server is None or (self._servers_moving and self.next_server is None)
+            is_surplus = not is_wanted or self.is_model_here
         else:
             held = len(self.group.alive(TRAIN)) + len(self.idle)
-            is_surplus = self._rounds.is_over or held >= self._order.workers + self._order.spares
+            is_surplus = self._rounds.is_over or held >= self.workers + self._order.spares
         if is_surplus:
             return [m.ReleaseHeld(lease_id, peer_id)]
         self.prices[lease_id] = lease.price
@@ -101,15 +120,7 @@ class Crew:
             self.note("lease.held", f"{self.name_of(peer_id)} is held as {what}", lease=lease_id, peer=peer_id),
         ]
         if role == AGGREGATE:
-            server = self.group.add(
-                AGGREGATE,
-                lease_id,
-                peer_id,
-                epoch=self.epoch,
-                since_round=self._rounds.round,
-                round_=self._rounds.round,
-            )
-            effects.append(m.SaveTask(server.saved()))
+            self.next_server = lease_id, peer_id
         else:
             self.idle[lease_id] = peer_id
         if len(self.prices) == 1 + self._order.workers + self._order.spares and self._sought_at is not None:
@@ -122,6 +133,11 @@ class Crew:
     def fill(self, now: float) -> list[JobEffect]:
         """Dispatch what can be: the parameter server at once, training tasks once enough leases are held. Somebody is
         always waited for in the open round."""
+        effects: list[JobEffect] = []
+        if self.group.server is None and self.next_server is not None:
+            (lease_id, peer_id), self.next_server, round_ = self.next_server, None, self._rounds.round
+            placed = self.group.add(AGGREGATE, lease_id, peer_id, epoch=self.epoch, since_round=round_, round_=round_)
+            effects.append(m.SaveTask(placed.saved()))
         server = self.group.server
         if server is None:
             return []
@@ -129,7 +145,7 @@ class Crew:
         new: list[Task] = []
         if self.idle and not self._rounds.is_over and (alive or len(self.idle) >= self._order.min_workers):
             since = self._rounds.first_round_of_a_newcomer(now) if alive else self._rounds.round
-            for lease_id, peer_id in list(self.idle.items())[: self._order.workers - len(alive)]:
+            for lease_id, peer_id in list(self.idle.items())[: max(0, self.workers - len(alive))]:
                 del self.idle[lease_id]
                 new.append(
                     self.group.add(
@@ -143,7 +159,7 @@ class Crew:
             for task in alive:
                 task.since_round = self._rounds.round
             changed += alive
-        effects: list[JobEffect] = [m.SaveTask(task.saved()) for task in changed]
+        effects += [m.SaveTask(task.saved()) for task in changed]
         if server.task_id not in self._asked:
             self._asked.add(server.task_id)
             effects.append(self.start_task(server))
@@ -172,10 +188,22 @@ class Crew:
     def release(self, lease_id: str, refusal: str = "") -> list[JobEffect]:
         """Let a lease go."""
         task = next((task for task in self.group.tasks.values() if task.lease_id == lease_id), None)
-        peer_id = self.idle.pop(lease_id, "") or (task.peer_id if task else "")
+        peer_id = self._no_longer_unused(lease_id) or (task.peer_id if task else "")
+        self.moving.discard(lease_id)
         if self.prices.pop(lease_id, None) is None:
             return []
         return [m.SaveLeaseGone(lease_id), m.ReleaseHeld(lease_id, peer_id, refusal)]
+
+    def unused(self) -> list[str]:
+        """Leases under which nothing runs."""
+        return [*self.idle, *([self.next_server[0]] if self.next_server is not None else [])]
+
+    def _no_longer_unused(self, lease_id: str) -> str:
+        """The peer of a lease that nothing runs under, and which is not kept for that any more."""
+        if self.next_server is not None and self.next_server[0] == lease_id:
+            peer_id, self.next_server = self.next_server[1], None
+            return peer_id
+        return self.idle.pop(lease_id, "")
 
     def drop(self, task: Task) -> list[JobEffect]:
         """A training task is over: the parameter server waits for it no more, and its place is filled."""
@@ -246,8 +274,9 @@ class Crew:
             return None, []
         effects: list[JobEffect] = [m.SaveLeaseGone(lease_id)]
         task = self.group.under(lease_id)
+        self.moving.discard(lease_id)
         if task is None:
-            self.idle.pop(lease_id, None)
+            self._no_longer_unused(lease_id)
             return None, effects
         task.state, task.detail = "lost", reason
         return task, [*effects, m.SaveTask(task.saved())]
@@ -274,6 +303,14 @@ class Crew:
             ),
         ]
 
+    def without_surplus(self) -> list[JobEffect]:
+        """Let go what nobody needs any more, because who was to move stays after all: the newest first."""
+        surplus = self.group.alive(TRAIN)[self.workers :]
+        leases = [task.lease_id for task in surplus if task.lease_id not in self.moving]
+        if self.next_server is not None and not self._servers_moving and self.group.server is not None:
+            leases.append(self.next_server[0])
+        return [effect for lease_id in leases for effect in self.let_go(lease_id, "who was to move stays")]
+
     def name_stragglers(self, now: float) -> list[JobEffect]:
         """Tell whom the open round waits for."""
         effects: list[JobEffect] = []
@@ -299,10 +336,9 @@ class Crew:
         """Raise AssertionError where the state contradicts itself."""
         assert len(self.group.alive(AGGREGATE)) <= 1
         living = [task for task in self.group.tasks.values() if task.is_alive]
-        assert {task.lease_id for task in living} | set(self.idle) == set(self.prices), "a lease without a use"
+        assert {task.lease_id for task in living} | set(self.unused()) == set(self.prices), "a lease without a use"
         assert len({task.lease_id for task in living}) == len(living)
         assert all(task.epoch == self.epoch for task in living if task.role == AGGREGATE)
-        assert len(self.group.alive(TRAIN)) <= self._order.workers
         ledger = self._rounds.ledger
         for task in self.group.tasks.values() if ledger is not None else ():
             is_settled = not task.is_alive and task.task_id not in self.leaving

@@ -9,9 +9,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import msgspec
-
 from node.errors import DatasetError, HyphaError, ObjectMissing, ObjectStoreError, PeerProtocol
+from node.manifest import MANIFEST, MAX_MANIFEST_BYTES, manifest_in
 from node.objectstore import open_bucket
 from node.storeurl import is_store_url
 from node.wire import Manifest, SliceGrant, Span
@@ -19,10 +18,8 @@ from node.wire import Manifest, SliceGrant, Span
 if TYPE_CHECKING:
     from node.network.overlay import Overlay
 
-MANIFEST_LIMIT_BYTES = 64 << 20
 MANIFEST_DEADLINE_S = 60.0
 NO_PROVIDER_WAIT_S = 1.0
-MANIFEST = "manifest.json"
 
 
 class Dataset:
@@ -61,8 +58,6 @@ class Dataset:
                 except HyphaError as error:
                     problem = error.message
                     continue
-                if not manifest.slices:
-                    raise DatasetError(f'dataset "{name}" has no slices')
                 return cls(manifest, digest, sorted(peers))
         raise DatasetError(f'dataset "{name}" cannot be read: {problem}')
 
@@ -70,7 +65,7 @@ class Dataset:
     async def _in_store(cls, url: str, wanted: str) -> Dataset:
         """A dataset that workers fetch from object storage themselves: nobody serves it."""
         try:
-            content, _ = await open_bucket(url).read(MANIFEST, MANIFEST_LIMIT_BYTES)
+            content, _ = await open_bucket(url).read(MANIFEST, MAX_MANIFEST_BYTES)
         except ObjectMissing as error:
             raise DatasetError(error.message, hint="upload the whole folder that `dataset build` has made") from error
         except ObjectStoreError as error:
@@ -78,13 +73,7 @@ class Dataset:
         digest = hashlib.sha256(content).hexdigest()
         if wanted and digest != wanted:
             raise DatasetError(f"{url} is not as it was when the job began")
-        try:
-            manifest = msgspec.json.decode(content, type=Manifest)
-        except msgspec.MsgspecError as error:
-            raise DatasetError(f"{url}/{MANIFEST} is not a manifest: {error}") from error
-        if not manifest.slices:
-            raise DatasetError(f"{url} has no slices")
-        dataset = cls(manifest, digest, [])
+        dataset = cls(manifest_in(content, f"{url}/{MANIFEST}"), digest, [])
         dataset._is_stored = True
         return dataset
 
@@ -121,13 +110,10 @@ async def _fetch_manifest(overlay: Overlay, peer_id: str, name: str, digest: str
             async with overlay.open(peer_id, "GET", f"/bulk/datasets/{quote(name, safe='')}/manifest") as answer:
                 async for piece in answer.content.iter_chunked(1 << 16):
                     body += piece
-                    if len(body) > MANIFEST_LIMIT_BYTES:
-                        raise PeerProtocol(f"the manifest of {name} is over {MANIFEST_LIMIT_BYTES:,} bytes")
+                    if len(body) > MAX_MANIFEST_BYTES:
+                        raise PeerProtocol(f"the manifest of {name} is over {MAX_MANIFEST_BYTES:,} bytes")
     except TimeoutError as error:
         raise PeerProtocol(f"the manifest of {name} did not come in {MANIFEST_DEADLINE_S:g} s") from error
     if hashlib.sha256(body).hexdigest() != digest:
         raise PeerProtocol(f"the manifest of {name} is not the one that was announced")
-    try:
-        return msgspec.json.decode(body, type=Manifest)
-    except msgspec.MsgspecError as error:
-        raise PeerProtocol(f"the manifest of {name} cannot be read: {error}") from error
+    return manifest_in(body, f"the manifest of {name}")

@@ -10,21 +10,15 @@ import asyncio
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import quote
 
-import msgspec
-
-from node.errors import JobError, PeerError, Refused
-from node.network import bulk
+from node.errors import JobError
 from node.network.partfile import sync_directory
 from node.objectstore import OBJECT_STORES, Bucket
 from node.scheduler.object_store import open_place
-from node.wire import StoreHeader
+from node.scheduler.peer_folder import PEER, PeerFolder
 
 if TYPE_CHECKING:
     from node.network.overlay import Overlay
-
-PEER = "peer:"
 
 
 class Destination(Protocol):
@@ -106,36 +100,17 @@ class _Staged:
 
 
 class DataNode(_Staged):
-    """A data node whose owner takes results in: `peer:<name or id>`, and a folder there after a `/`."""
+    """A data node whose owner takes results in; without a folder of its choice a job has one of its own there."""
 
     def __init__(self, place: str, staging: Path, overlay: Overlay, job_id: str) -> None:
         super().__init__(place, staging)
-        self._overlay = overlay
-        self._peer, _, folder = place.removeprefix(PEER).partition("/")
-        self._folder = folder or job_id
+        self._folder = PeerFolder(overlay, place)
+        self._own = "" if "/" in place.removeprefix(PEER) else f"{job_id}/"
 
     async def keep(self, source: Path, name: str, sha256: str, size_bytes: int) -> None:
         """Upload the file; the data node verifies it."""
-        header = StoreHeader(folder=self._folder, sha256=sha256, size_bytes=size_bytes)
-        try:
-            await bulk.upload(
-                self._overlay,
-                self._peer_id(),
-                f"/bulk/results/{quote(name)}",
-                source,
-                headers={"Hypha-Store": msgspec.json.encode(header).decode()},
-            )
-        except Refused as error:
-            if error.code in ("denied", "invalid", "unknown"):
-                raise JobError(f"{self.place} takes no results: {error.message}", hint=error.hint) from error
-            raise
+        await self._folder.put(f"{self._own}{name}", source, sha256)
         await asyncio.to_thread(source.unlink, missing_ok=True)
-
-    def _peer_id(self) -> str:
-        found = self._overlay.find_name(self._peer)
-        if found is None:
-            raise PeerError(f"there is no data node {self._peer} now")
-        return found
 
 
 class ObjectStore(_Staged):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from node.scheduler.group import Task
-from node.scheduler.messages import Order
+from node.scheduler.order import Order
 from node.wire import AggregateTask, Dispatch, Member, TrainTask, VersionFile
 
 
@@ -25,6 +25,7 @@ def aggregate_dispatch(
         min_members=order.min_workers,
         sync=order.sync,
         aggregation=order.aggregation,
+        preprocessor=order.preprocessor,
         start=list(start),
         contributors=list(contributors),
     )

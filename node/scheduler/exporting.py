@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from node.scheduler import messages as m
 from node.scheduler.crew import Crew
-from node.scheduler.messages import JobEffect, Order
+from node.scheduler.messages import JobEffect
+from node.scheduler.order import Order
 from node.scheduler.rounds import Rounds
 
 LAST_EVALUATION_S = 60.0

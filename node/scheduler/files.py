@@ -61,6 +61,10 @@ class SchedulerFiles:
         """Where files are put together that go elsewhere."""
         return self._root / "jobs" / job_id / "staging"
 
+    def copies(self) -> Path:
+        """Where copies of checkpoints lie that are kept elsewhere."""
+        return self._root / "copies"
+
     def write_token(self, job_id: str, token: str) -> None:
         """Keep a job's secret where only this user can read it."""
         if not token:

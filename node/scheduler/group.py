@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from node.scheduler.messages import AGGREGATE, TRAIN, SavedTask
+from node.scheduler.messages import SavedTask
+from node.scheduler.order import AGGREGATE, TRAIN
 from node.views import TaskView
 from node.wire import ExportedFile, Member, VersionFile
 

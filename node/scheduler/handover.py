@@ -12,7 +12,7 @@ import re
 import stat
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from node.scheduler import records
 from node.scheduler.export import FILES_ALLOWED, RECORD
 from node.scheduler.files import SchedulerFiles
 from node.scheduler.intake import Intake
+from node.scheduler.peer_copies import PeerCopies
 from node.scheduler.records import JobRow
 from node.views import ModelFile, ModelView
 
@@ -52,12 +53,15 @@ class Version:
 class Handover:
     """Answers `GET /bulk/jobs/<job>/model` and, for a file, `../model/<name>`."""
 
-    def __init__(self, overlay: Overlay, store: Store, files: SchedulerFiles, intake: Intake) -> None:
+    def __init__(
+        self, overlay: Overlay, store: Store, files: SchedulerFiles, intake: Intake, copies: PeerCopies
+    ) -> None:
         self._store = store
         self._files = files
         self._intake = intake
         self._digests: OrderedDict[tuple[Path, int, int, int], str] = OrderedDict()
         self._hashing = asyncio.Lock()
+        self._copies = copies
         overlay.bulk_route("GET", "/bulk/jobs/{job_id}/model", self._list, operator=None)
         overlay.bulk_route("GET", "/bulk/jobs/{job_id}/model/{name:.+}", self._send, operator=None)
 
@@ -102,14 +106,20 @@ class Handover:
         if row is None:
             raise Refused("unknown", f"no job {job_id[:80]!r} here")
         versions = await asyncio.to_thread(versions_of, self._files, row)
+        elsewhere = set(await self._copies.versions(row)) - {version.number for version in versions}
+        versions += [Version(number, False, {}) for number in elsewhere]
         wanted = request.query.get("version", LATEST)
         found = [version for version in versions if wanted in (LATEST, str(version.number))]
         if not found:
-            there = ", ".join(str(version.number) for version in versions)
+            there = ", ".join(str(number) for number in sorted(version.number for version in versions))
             what = f"version {wanted[:20]}" if wanted != LATEST else "whole version"
             hint = f"there are {there}" if there else "a version is there once the first round has begun"
             raise Refused("conflict", f"no {what} of job {job_id} is kept here", hint=hint)
-        return job_id, max(found, key=lambda version: (version.is_final, version.number))
+        best = max(found, key=lambda version: (version.is_final, version.number))
+        if not best.files:
+            copy = await self._copies.copy(row, best.number)
+            best = replace(best, files={name: copy / name for name in CHECKPOINT_FILES if _is_file(copy / name)})
+        return job_id, best
 
     async def _digest(self, path: Path) -> str:
         """The SHA-256 of a file; computed once for as long as it stays as it is."""
@@ -133,7 +143,8 @@ def versions_of(files: SchedulerFiles, row: JobRow) -> list[Version]:
         kept = {f"{kind}.safetensors": journal / f"{kind}-{number}.safetensors" for kind in ("weights", "momentum")}
         found[number] = Version(number, False, {name: path for name, path in kept.items() if _is_file(path)})
     to = row.job_spec().checkpoint.to
-    for number, folder in _numbered(Path(to) / row.job_id if to else files.checkpoints(row.job_id), _CHECKPOINT):
+    place = Path(to) / row.job_id if to.startswith("/") else files.checkpoints(row.job_id)
+    for number, folder in _numbered(place, _CHECKPOINT):
         inside = {name: folder / name for name in CHECKPOINT_FILES if _is_file(folder / name)}
         found[number] = Version(number, False, inside)
     model = files.model(row.job_id)

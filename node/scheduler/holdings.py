@@ -24,6 +24,7 @@ from node.scheduler.leases import (
     Renew,
     Trusted,
 )
+from node.scheduler.order import AGGREGATE
 from node.telemetry import metrics
 from node.views import LeaseHistory
 from node.wire import Advertisement, Decline, Offer
@@ -138,7 +139,8 @@ class Holdings:
         """Take an offer; False when it answers none of this job's advertisements."""
         for role, search in self._searches.items():
             if search.knows(offer.advert_id):
-                held = OfferHeld(offer.advert_id, offer.lease_id, peer_id, offer.price, offer.resources)
+                heeds = frozenset(offer.heeds)
+                held = OfferHeld(offer.advert_id, offer.lease_id, peer_id, offer.price, offer.resources, heeds)
                 for effect in search.offered(time.monotonic(), held):
                     self._apply(role, effect)
                 self._wake()
@@ -174,7 +176,7 @@ class Holdings:
         search = self._searches[role]
         for dropped in search.stop() if wanted == 0 else []:
             self._apply(role, dropped)
-        search.wanted = wanted
+        search.want(wanted)
 
     def shun(self, role: str, peer_id: str, *, never: bool) -> None:
         """Do not take this peer for this role, or only where no other offers."""
@@ -194,7 +196,7 @@ class Holdings:
     # ---- inside ---------------------------------------------------------------------------------
 
     def _hold(self, role: str, sent_at: float, lease_id: str, peer_id: str, duration_s: float) -> None:
-        silent_s = SERVER_SILENT_S if role == m.AGGREGATE else SILENT_S
+        silent_s = SERVER_SILENT_S if role == AGGREGATE else SILENT_S
         self._leases.hold(sent_at, lease_id, peer_id, duration_s, silent_s=silent_s)
 
     def _forget(self, lease_id: str, refusal: str = "") -> None:
@@ -243,6 +245,7 @@ class Holdings:
                 ttl_s=effect.ttl_s,
                 exclude=list(effect.exclude),
                 mounts=list(need.mounts),
+                stores=list(need.stores),
             )
         )
 

@@ -20,7 +20,8 @@ from node.scheduler.inference_order import InferenceOrder, infer_dispatch
 from node.scheduler.journal import Chain
 from node.scheduler.ledger import Ledger
 from node.scheduler.machine import Saved
-from node.scheduler.messages import INFER, JobEffect, JobEvent
+from node.scheduler.messages import JobEffect, JobEvent
+from node.scheduler.order import INFER
 from node.scheduler.steering import Moving, paused_text
 from node.scheduler.texts import failure_text
 from node.views import JobView, Point
@@ -329,9 +330,9 @@ class InferenceJob:
         task = self._living(event.task_id)
         effects = self.answers.stored(event)
         self._failures = 0
-        wish = self._moving.take_one(now, task.lease_id)
-        if wish is not None and not self.answers.is_complete:
-            effects += self._let_go(task.lease_id, wish)
+        wish = self._moving.forget(task.lease_id)
+        if wish is not None and now <= wish.until and not self.answers.is_complete:
+            effects += self._let_go(task.lease_id, wish.reason)
         return [*effects, *self._finish()]
 
     def _finish(self) -> list[JobEffect]:

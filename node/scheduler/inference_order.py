@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from node.jobspec import JobSpec
 from node.scheduler.allocation import Need
 from node.scheduler.group import Task
-from node.scheduler.messages import INFER
+from node.scheduler.order import INFER
 from node.wire import Dispatch, ExecutorKind, InferTask, ModelSource, Output
 
 NAME_LENGTH = 100
@@ -54,7 +54,7 @@ def inference_order(job_id: str, spec: JobSpec, folder_sha256: str) -> Inference
         model=spec.model_source(),
         output=spec.wire_output(),
         batch_size=spec.batch_size,
-        need=Need(job_id, INFER, kind, spec.worker, price.bid, price.limit, tuple(spec.bind_mounts)),
+        need=Need(job_id, INFER, kind, spec.worker, price.bid, price.limit, tuple(spec.bind_mounts), spec.stores()),
         preprocessor=spec.preprocessor_source(),
         precision=spec.precision,
         model_job=spec.model_job,

@@ -19,11 +19,11 @@ from node.errors import JobError, Refused
 from node.jobspec import JobSpec
 from node.scheduler import records
 from node.scheduler.checkpoints import check_place
-from node.scheduler.destinations import PEER
 from node.scheduler.files import SchedulerFiles
 from node.scheduler.folder import BODY_LIMIT_BYTES, Submission, read_submission
+from node.scheduler.peer_folder import PEER
 from node.scheduler.records import JobRow
-from node.wire import JOB_ID, Command, Export, Release, RunCommand, Signed, Submit
+from node.wire import JOB_ID, UNDECODABLE, Command, Export, Release, RunCommand, Signed, Submit
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
@@ -59,7 +59,7 @@ class Intake:
         _, payload = signer_of(_in_header(request), self._config, self._overlay)
         try:
             command = msgspec.msgpack.decode(payload, type=Export)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise Refused("invalid", f"the command cannot be read: {error}") from error
         if command.job_id != job_id or not JOB_ID.fullmatch(job_id):
             raise Refused("denied", "the command is about another job")
@@ -70,6 +70,8 @@ class Intake:
         command = opened.command
         if not isinstance(command, Submit) or command.job_id != request.match_info["job_id"]:
             raise Refused("invalid", "the command is not about this job")
+        if command.scheduler not in ("", self._overlay.peer_id):
+            raise Refused("denied", "the job is signed for another scheduler", hint="submit it again, through any node")
         return opened.by, command
 
     async def take_upload(self, request: web.Request, by: str, command: Submit) -> JobRow:
@@ -133,7 +135,7 @@ def _in_header(request: web.Request) -> Signed:
     try:
         body = base64.b64decode(request.headers.get(COMMAND_HEADER, ""), validate=True)
         return msgspec.msgpack.decode(body, type=RunCommand).signed
-    except (binascii.Error, msgspec.MsgspecError) as error:
+    except (binascii.Error, *UNDECODABLE) as error:
         raise Refused("invalid", f"the header {COMMAND_HEADER} cannot be read: {error}") from error
 
 

@@ -23,10 +23,13 @@ from node.scheduler.group import Group, Task
 from node.scheduler.journal import Chain
 from node.scheduler.ledger import Ledger
 from node.scheduler.machine import Saved
-from node.scheduler.messages import AGGREGATE, TRAIN, JobEffect, JobEvent, Order
+from node.scheduler.messages import JobEffect, JobEvent
+from node.scheduler.moves import Moves
+from node.scheduler.order import AGGREGATE, TRAIN, Order
 from node.scheduler.rounds import Rounds
-from node.scheduler.steering import PAUSE_WITHIN_S, Moving, Pausing, paused_text
-from node.scheduler.texts import failure_text, round_text, running_text, server_lost_text, waiting_text
+from node.scheduler.standing import SERVING, standing
+from node.scheduler.steering import PAUSE_WITHIN_S, Pausing, paused_text
+from node.scheduler.texts import failure_text, round_text, server_lost_text
 from node.views import JobView
 from node.wire import CommitRound, Plan, Progress, Span, TaskStatus
 
@@ -34,8 +37,6 @@ FAILURES_ALLOWED = 2
 """One more failed task than this since the last committed round, and the job has failed."""
 ENDED = frozenset({"done", "failed", "cancelled", "paused"})
 TRAINING = frozenset({"running", "pausing"})
-SERVING = frozenset({"ready", "exported"})
-"""States in which a parameter server can be sent updates."""
 
 
 class Job:
@@ -62,7 +63,7 @@ class Job:
         self._data_missing = ""
         self._export = Exporting(order, self.rounds, self.crew)
         self._pausing: Pausing | None = None
-        self._moving = Moving()
+        self._moves = Moves(self.crew, self.rounds)
 
     # ---- what the shell looks at ----------------------------------------------------------------
 
@@ -232,13 +233,12 @@ class Job:
         task.round = report.round
         task.batches, task.samples, task.batch_s = report.batches, report.samples, report.batch_s
         effects += self.rounds.score.progressed(now, task, report)
-        if report.round == self.round:
-            if task.since_round > self.round and report.batches:
-                effects += self.crew.arrived(task)
-            target = self.rounds.plan.report(
-                now, task.task_id, batches=report.batches, samples=report.samples, batch_s=report.batch_s
-            )
-            plan = replace(plan, target_batches=target)
+        if report.round == self.round and task.since_round > self.round and report.batches:
+            effects += self.crew.arrived(task)
+        target = self.rounds.plan.report(
+            now, task.task_id, report.round, batches=report.batches, samples=report.samples, batch_s=report.batch_s
+        )
+        plan = replace(plan, target_batches=target)
         if self.state == "starting":
             effects += self._settle(now)
             if self.state != "starting":
@@ -412,11 +412,12 @@ class Job:
             if task.round < self.round:
                 task.round, task.batches, task.samples = self.round, 0, 0
         if self.rounds.is_over:
+            self.crew.moving.clear()
             effects += self.crew.searches()
-            return effects + [effect for lease_id in list(self.crew.idle) for effect in self.crew.release(lease_id)]
+            return effects + [effect for lease_id in self.crew.unused() for effect in self.crew.release(lease_id)]
         if self._pausing is not None:
             return effects + self._end("paused", paused_text(self._pausing.by))
-        return effects + [effect for wish in self._moving.take(now) for effect in self.crew.let_go(*wish)]
+        return effects + self._moves.at_commit(now, self._answers)
 
     # ---- steering -----------------------------------------------------------------------------------
 
@@ -432,14 +433,14 @@ class Job:
         return [self.crew.note("job.pausing", f"{self.order.name}: {self._pausing.text}")]
 
     def _hand_over_asked(self, now: float, lease_id: str, reason: str) -> list[JobEffect]:
-        """At the next commit; at once where nothing is done under the lease. An export is seen through."""
+        """At a commit; at once where nothing is done under the lease. An export is seen through."""
         if self.rounds.is_over or lease_id not in self.crew.prices:
             return []
-        if self.state not in TRAINING or lease_id in self.crew.idle:
+        ledger = self.rounds.ledger
+        trains = ledger is not None and any(ledger.granted_to(task.task_id) for task in self.group.alive(TRAIN))
+        if self.state == "waiting" or not trains or lease_id in self.crew.unused():
             return self.crew.let_go(lease_id, reason)
-        is_new = self._moving.wish(now, lease_id, reason)
-        text = f"what runs under lease {lease_id} moves after the next commit: {reason}"
-        return [self.crew.note("task.moving", text, lease=lease_id)] if is_new else []
+        return self._moves.wish(now, lease_id, reason)
 
     def _end(self, state: str, reason: str) -> list[JobEffect]:
         self.state, self.reason = state, reason
@@ -455,23 +456,13 @@ class Job:
         if self.is_over:
             return []
         state_before, waiting_before = self.state, self.reason if self.state == "waiting" else ""
-        workers = self.group.alive(TRAIN)
-        server = self.group.server
         if self.rounds.is_over:
             self.state = "exporting"
             self.reason, effects, is_done = self._export.settle(now)
             return [*effects, *self._end("done", ""), m.SaveState()] if is_done else effects
-        if server is None or not workers:
-            self.state, self.reason = "waiting", self._waiting_text(server is not None)
-        elif not any(task.state == "running" for task in workers) or server.state not in SERVING:
-            self.state, self.reason = "starting", self.crew.server_lost
-        else:
-            behind = [self.crew.name_of_task(task_id) for task_id in self.rounds.stragglers.behind]
-            answer = self._answers.get(TRAIN, "")
-            self.state = "running"
-            self.reason = running_text(
-                len(workers), self.order.workers, answer=answer, has_lost=self.crew.has_lost, behind=behind
-            )
+        self.state, self.reason = standing(
+            self.crew, self.rounds, self.order.workers, answers=self._answers, data_missing=self._data_missing
+        )
         if self._pausing is not None:
             if self.state != "running":
                 return self._end("paused", paused_text(self._pausing.by))
@@ -481,20 +472,6 @@ class Job:
         if self.state == "waiting" and has_cause and self.reason != waiting_before:
             return [self.crew.note("job.waiting", f"{self.order.name}: {self.reason}")]
         if self.state == "running" and state_before != "running":
-            return [self.crew.note("job.running", f"{self.order.name}: {len(workers)} of {self.order.workers} workers")]
+            workers = len(self.group.alive(TRAIN))
+            return [self.crew.note("job.running", f"{self.order.name}: {workers} of {self.order.workers} workers")]
         return []
-
-    def _waiting_text(self, has_server: bool) -> str:
-        if self._data_missing:
-            return f"waiting: {self._data_missing}"
-        if self.rounds.ledger is None:
-            return "waiting: looking for the dataset"
-        return waiting_text(
-            len(self.crew.idle) + len(self.group.alive(TRAIN)),
-            self.order.workers,
-            has_server=has_server,
-            workers_answer=self._answers.get(TRAIN, ""),
-            server_answer=self._answers.get(AGGREGATE, ""),
-            has_lost=self.crew.has_lost,
-            server_lost=self.crew.server_lost,
-        )

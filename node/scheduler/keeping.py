@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.errors import HyphaError, Refused
+from node.errors import HyphaError, PeerError, Refused
 from node.network import bulk
 from node.network.partfile import sync_directory
 from node.scheduler import messages as m
 from node.scheduler.holdings import Spawn
 from node.scheduler.journal import Chain, file_name
+from node.scheduler.wholes import Wholes
 from node.wire import VersionFile
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Journal:
         chain: Callable[[], Chain],
         epoch: Callable[[], int],
         *,
+        wholes: Wholes,
         take: Callable[[m.JobEvent], Awaitable[None]],
         spawn: Spawn,
     ) -> None:
@@ -59,6 +61,7 @@ class Journal:
         self._job_id = job_id
         self._chain = chain
         self._epoch = epoch
+        self._wholes = wholes
         self._take = take
         self._spawn = spawn
         self._fetches: dict[str, _Fetch] = {}
@@ -109,18 +112,25 @@ class Journal:
         if self._is_rebasing and not is_first:
             return
         self._is_rebasing = True
-        fetches = [_Fetch(file) for file in effect.files]
-        self._fetches.update({file_name(fetch.file): fetch for fetch in fetches})
+        fetches: list[_Fetch] = []
         try:
             while effect.epoch == self._epoch():
-                for fetch in fetches:
-                    await self._fetch(effect.peer_id, fetch)
-                problem = next((fetch.problem for fetch in fetches if fetch.problem), "")
+                problem = ""
+                try:
+                    files = await self._wholes.of(effect.peer_id, effect.files)
+                except (PeerError, TimeoutError) as error:
+                    problem = str(error) or "no answer in time"
+                else:
+                    fetches = [_Fetch(file) for file in files]
+                    self._fetches.update({file_name(fetch.file): fetch for fetch in fetches})
+                    for fetch in fetches:
+                        await self._fetch(effect.peer_id, fetch)
+                    problem = next((fetch.problem for fetch in fetches if fetch.problem), "")
                 if problem:
                     log.warning("journal.base_failed job=%s reason=%s", self._job_id, problem)
                     await self._take(m.BaseFailed(effect.epoch, problem))
                 elif effect.epoch == self._epoch():
-                    await self._take(m.BaseKept(effect.epoch, effect.files))
+                    await self._take(m.BaseKept(effect.epoch, files))
                     self._has_base.set()
                 if not problem or not is_first:
                     break

@@ -10,16 +10,17 @@ ask get rows of the next pass, so nobody waits.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from node.errors import JobError, Refused
 from node.ordering import order_of
+from node.scheduler.shares import Shares
 from node.wire import Span
 
 Rows = list[tuple[int, int]]
 """Ranges of one slice: sorted, apart from each other, none empty."""
-Owners = Callable[[int, Sequence[int]], Sequence[int] | None]
-"""Answers, for a pass and its order, with the rank that each slice is meant for; None where it is the first to ask."""
+Sharing = Callable[[int, Sequence[int]], Shares | None]
+"""Answers, for a pass and its order, with what is meant for whom; None where it is the first to ask."""
 
 
 def without(rows: Iterable[tuple[int, int]], start: int, end: int) -> Rows:
@@ -56,6 +57,13 @@ class _Pass:
         """Places of the slices in `free`, in order."""
         self.done: dict[int, Rows] = {}
         self.committed = 0
+        self.frees = 0
+        """How often rows have come back."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is free."""
+        return not self.queue and self.cursor == len(self.order)
 
     def free_of(self, index: int, rows: int) -> Rows:
         """What of a slice nobody has."""
@@ -122,11 +130,10 @@ class Ledger:
             ledger._granted.setdefault(task_id, []).append(span)
         return ledger
 
-    def give(self, task_id: str, number: int, rank: int = 0, owners: Owners | None = None) -> tuple[Span, bool]:
+    def give(self, task_id: str, number: int, rank: int = 0, sharing: Sharing | None = None) -> tuple[Span, bool]:
         """The rows for request `number` of a task, and whether they are new: the same number gets the same rows again.
 
-        `rank` is the task's place among those that share the slices by `owners`. Its own slices come first, then those
-        of whoever has the most left, from the end of what that one has.
+        `rank` is the task's place among those that share the rows by `sharing`.
 
         Raises `Refused` (`stale`) for a request older than the last.
         """
@@ -136,26 +143,30 @@ class Ledger:
                 return known[1], False
             raise Refused("stale", f"slice request {number} of task {task_id} is older than the last, {known[0]}")
         at = self.pass_
-        while (span := self._first_free(at, rank, owners)) is None:
+        while (span := self._first_free(at, rank, sharing)) is None:
             at += 1
         self._take(span)
         self._granted.setdefault(task_id, []).append(span)
         self._last[task_id] = (number, span)
         return span, True
 
-    def check(self, shares: Iterable[tuple[str, Sequence[Span]]]) -> None:
-        """Raise `Refused` (`conflict`) unless each task may commit its spans: they are its own, or nobody's."""
+    def conflicts(self, shares: Iterable[tuple[str, Sequence[Span]]]) -> dict[int, str]:
+        """Which of these shares may not be committed, by position, and why: a task's rows are its own, or nobody's.
+        The others may be committed together."""
+        found: dict[int, str] = {}
         wanted: dict[tuple[int, int], Rows] = {}
-        for task_id, spans in shares:
+        for number, (task_id, spans) in enumerate(shares):
+            problem = next(filter(None, (self._problem_of(task_id, span) for span in spans)), "")
+            problem = problem or self._wanted_twice(task_id, spans, wanted)
+            if problem:
+                found[number] = problem
+                continue
             for span in spans:
-                self._check_one(task_id, span)
-                others = wanted.setdefault((span.pass_, span.index), [])
-                if any(low < span.end and span.start < high for low, high in others):
-                    raise Refused("conflict", f"rows of slice {span.index} in pass {span.pass_} are committed twice")
-                others.append((span.start, span.end))
+                wanted.setdefault((span.pass_, span.index), []).append((span.start, span.end))
+        return found
 
     def commit(self, task_id: str, spans: Sequence[Span]) -> None:
-        """A round counts these rows of a task. They have passed `check`."""
+        """A round counts these rows of a task. They are in no conflict."""
         for span in spans:
             self._ungrant(task_id, span)
             self._take(span)
@@ -236,32 +247,20 @@ class Ledger:
             its_pass = self._passes[number] = _Pass(self._seed, number, self.rows)
         return its_pass
 
-    def _first_free(self, number: int, rank: int, owners: Owners | None) -> Span | None:
+    def _first_free(self, number: int, rank: int, sharing: Sharing | None) -> Span | None:
         its_pass = self._open(number)
-        meant_for = owners(number, its_pass.order) if owners is not None else None
-        if meant_for is not None:
-            return self._free_of(its_pass, number, rank, meant_for)
-        return next(self._frees(its_pass, number), None)
-
-    def _frees(self, its_pass: _Pass, number: int) -> Iterator[Span]:
-        """The first free rows of each slice that has some, in order."""
-        for place in its_pass.queue:
-            index = its_pass.order[place]
-            yield Span(number, index, *its_pass.free[index][0])
-        for index in its_pass.order[its_pass.cursor :]:
-            if self.rows[index]:
-                yield Span(number, index, 0, self.rows[index])
-
-    def _free_of(self, its_pass: _Pass, number: int, rank: int, meant_for: Sequence[int]) -> Span | None:
-        left: dict[int, int] = {}
-        last: dict[int, Span] = {}
-        for span in self._frees(its_pass, number):
-            owner = meant_for[span.index]
-            if owner == rank:
-                return span
-            left[owner] = left.get(owner, 0) + span.end - span.start
-            last[owner] = span
-        return last[max(left, key=lambda owner: (left[owner], -owner))] if left else None
+        if its_pass.is_spent:
+            return None
+        shares = sharing(number, its_pass.order) if sharing is not None else None
+        if shares is not None:
+            found = shares.find(rank, lambda index: its_pass.free_of(index, self.rows[index]), its_pass.frees)
+            return Span(number, *found) if found is not None else None
+        if its_pass.queue:
+            index = its_pass.order[its_pass.queue[0]]
+            return Span(number, index, *its_pass.free[index][0])
+        untouched = (index for index in its_pass.order[its_pass.cursor :] if self.rows[index])
+        index = next(untouched, -1)
+        return Span(number, index, 0, self.rows[index]) if index >= 0 else None
 
     def _take(self, span: Span) -> None:
         """These rows are nobody's any more, if they were."""
@@ -271,6 +270,7 @@ class Ledger:
 
     def _free(self, span: Span) -> None:
         its_pass = self._open(span.pass_)
+        its_pass.frees += 1
         its_pass.set_free(span.index, joined(its_pass.free.get(span.index, []), span.start, span.end))
 
     def _count(self, span: Span) -> None:
@@ -293,20 +293,29 @@ class Ledger:
             self._granted[task_id] = kept
         return taken
 
-    def _check_one(self, task_id: str, span: Span) -> None:
+    def _wanted_twice(self, task_id: str, spans: Sequence[Span], wanted: Mapping[tuple[int, int], Rows]) -> str:
+        own: dict[tuple[int, int], Rows] = {}
+        for span in spans:
+            place = span.pass_, span.index
+            others = [*wanted.get(place, ()), *own.setdefault(place, [])]
+            if any(low < span.end and span.start < high for low, high in others):
+                return f"task {task_id}: rows of slice {span.index} in pass {span.pass_} would be committed twice"
+            own[place].append((span.start, span.end))
+        return ""
+
+    def _problem_of(self, task_id: str, span: Span) -> str:
         where = f"rows {span.start} to {span.end} of slice {span.index} in pass {span.pass_}"
         if not 0 <= span.index < len(self.rows) or not 0 <= span.start < span.end <= self.rows[span.index]:
-            raise Refused("conflict", f"task {task_id}: there are no {where}")
+            return f"task {task_id}: there are no {where}"
         if span.pass_ < self.pass_:
-            raise Refused("conflict", f"task {task_id}: {where} are committed already")
+            return f"task {task_id}: {where} are committed already"
         left: Rows = [(span.start, span.end)]
         for held in self._granted.get(task_id, []):
             if (held.pass_, held.index) == (span.pass_, span.index):
                 left = without(left, held.start, held.end)
         its_pass = self._passes.get(span.pass_)
         if left and its_pass is None:
-            raise Refused("conflict", f"task {task_id}: {where} were never given out")
+            return f"task {task_id}: {where} were never given out"
         for low, high in its_pass.free_of(span.index, self.rows[span.index]) if its_pass else []:
             left = without(left, low, high)
-        if left:
-            raise Refused("conflict", f"task {task_id}: {where} are not its own: committed, or another task's")
+        return f"task {task_id}: {where} are not its own: committed, or another task's" if left else ""

@@ -9,7 +9,7 @@ from node.scheduler.inference import InferenceJob
 from node.scheduler.inference_order import inference_order
 from node.scheduler.job import Job
 from node.scheduler.machine import Machine, Saved
-from node.scheduler.messages import order_of_spec
+from node.scheduler.order import order_of_spec
 from node.scheduler.records import JobRow
 
 

@@ -22,7 +22,7 @@ from node.scheduler.machine import Machine
 from node.scheduler.messages import ExportFailed, ExportPulled, JobEvent, ResultStored
 from node.scheduler.result_rows import results_of
 from node.tensorfile import read_header
-from node.wire import ResultHeader
+from node.wire import UNDECODABLE, ResultHeader
 
 if TYPE_CHECKING:
     from node.store import Store
@@ -130,7 +130,7 @@ def read_result_header(request: web.Request) -> ResultHeader:
     """The header of an upload. Raises `Refused`."""
     try:
         header = msgspec.json.decode(request.headers.get("Hypha-Result", ""), type=ResultHeader)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise Refused("invalid", f"the header Hypha-Result: {error}") from error
     if str(header.index) != request.match_info["index"]:
         raise Refused("invalid", "the header is of another slice than the address")

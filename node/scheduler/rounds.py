@@ -14,8 +14,9 @@ from node.scheduler.group import Task
 from node.scheduler.journal import DELTA, MOMENTUM, WEIGHTS, Chain
 from node.scheduler.ledger import Ledger
 from node.scheduler.machine import Saved
-from node.scheduler.messages import JobEffect, Order
-from node.scheduler.partition import Partition, check
+from node.scheduler.messages import JobEffect
+from node.scheduler.order import TRAIN, Order
+from node.scheduler.partition import Partition
 from node.scheduler.plan import RoundPlan
 from node.scheduler.score import Score
 from node.scheduler.stragglers import Stragglers
@@ -49,7 +50,7 @@ class Rounds:
         self._bytes_before = (saved.bytes_before_up, saved.bytes_before_down)
         self._bytes = (saved.bytes_up, saved.bytes_down)
         self._looked_at = now
-        self._partition = Partition(order.partition)
+        self._partition: Partition | None = None
 
     @property
     def is_over(self) -> bool:
@@ -63,15 +64,16 @@ class Rounds:
         if self.data_digest and found.digest and found.digest != self.data_digest:
             return "the dataset has changed since the job began"
         if self.ledger is None:
+            order = self._order
             try:
-                check(self._order.partition, len(found.rows))
+                self._partition = Partition(order.partition, found.rows, found.classes, order.batch_size)
             except JobError as error:
                 return str(error)
             saved, self._saved = self._saved, Saved()
             last = {t.task_id: (t.slice_number, t.slice) for t in saved.tasks if t.slice is not None}
             self.ledger = Ledger.restored(
                 found.rows,
-                self._order.model.seed,
+                order.model.seed,
                 pass_=saved.pass_,
                 committed=saved.committed,
                 granted=saved.granted,
@@ -85,14 +87,15 @@ class Rounds:
     def next_slice(self, task_id: str, number: int, crew: Sequence[str]) -> tuple[Span | None, list[JobEffect]]:
         """The rows for request `number` of a task, one of the `crew`; None when there is no more to do, or nothing is
         known yet."""
-        if self.ledger is None or self.is_over:
+        partition = self._partition
+        if self.ledger is None or partition is None or self.is_over:
             return None, []
         speeds = self.plan.speeds(crew)
         span, is_new = self.ledger.give(
             task_id,
             number,
             crew.index(task_id),
-            lambda pass_, order: self._partition.owners(pass_, order, speeds),
+            lambda pass_, order: partition.shares(pass_, order, speeds),
         )
         return span, [m.SaveGrant(task_id, number, span)] if is_new else []
 
@@ -116,7 +119,7 @@ class Rounds:
     # ---- versions -----------------------------------------------------------------------------------
 
     def check(self, report: CommitRound, tasks: Mapping[str, Task]) -> None:
-        """Raise `Refused` unless this round can be committed as it is."""
+        """Raise `Refused` unless this round can be committed as it is; of updates that cannot count, which."""
         if report.round > self.round:
             raise Refused("busy", f"round {report.round} is reported before round {self.round}")
         if self.ledger is None or self.chain.version is None:
@@ -124,11 +127,18 @@ class Rounds:
         expected = [(WEIGHTS, report.weights), (MOMENTUM, report.momentum), (DELTA, report.delta)]
         if any(file.kind != kind or file.number != report.round + 1 for kind, file in expected):
             raise Refused("invalid", f"round {report.round} makes version {report.round + 1}, with a file of each kind")
-        for share in report.contributions:
-            task = tasks.get(share.task_id)
-            if task is None or task.role != m.TRAIN or task.peer_id != share.peer_id:
-                raise Refused("conflict", f"no training task {share.task_id} runs at {share.peer_id}")
-        self.ledger.check((share.task_id, share.spans) for share in report.contributions)
+        strangers = {
+            number: f"no training task {share.task_id} runs at {share.peer_id}"
+            for number, share in enumerate(report.contributions)
+            if not _is_of(tasks.get(share.task_id), share.peer_id)
+        }
+        shares = [
+            (share.task_id, share.spans if number not in strangers else [])
+            for number, share in enumerate(report.contributions)
+        ]
+        parts = self.ledger.conflicts(shares) | strangers
+        if parts:
+            raise Refused("conflict", "; ".join(parts.values())[:500], parts=parts)
 
     def commit(self, now: float, epoch: int, peer_id: str, report: CommitRound) -> list[JobEffect]:
         """Take a round that has passed `check`."""
@@ -206,3 +216,8 @@ class Rounds:
         assert self.chain.version is None or self.chain.version == self.round
         if self.ledger is not None:
             self.ledger.validate()
+
+
+def _is_of(task: Task | None, peer_id: str) -> bool:
+    """Whether this is a training task of this peer."""
+    return task is not None and task.role == TRAIN and task.peer_id == peer_id

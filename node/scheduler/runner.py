@@ -26,9 +26,11 @@ from node.scheduler.holdings import END_S, Holdings
 from node.scheduler.keeping import Journal
 from node.scheduler.machine import Saved
 from node.scheduler.machines import machine_of
+from node.scheduler.partition import classes_of
 from node.scheduler.records import JobRow
 from node.scheduler.results import Results
 from node.scheduler.saving import Saver
+from node.scheduler.wholes import Wholes
 from node.telemetry import metrics
 from node.views import LeaseHistory, Point
 from node.wire import CommitRound, Decline, NextSlice, Offer, Plan, Progress, SliceGrant, VersionFile
@@ -86,12 +88,14 @@ class JobRunner:
             spawn=self._spawn,
             wake=self._wake_up,
         )
+        wholes = Wholes(overlay, row.job_id, self.spec.sync.fragments)
         self.journal = Journal(
             files.journal(row.job_id),
             overlay,
             row.job_id,
             lambda: self.job.chain,
             lambda: self.job.epoch,
+            wholes=wholes,
             take=self.take,
             spawn=self._spawn,
         )
@@ -102,6 +106,7 @@ class JobRunner:
             keep=self.spec.checkpoint.keep,
             own_folder=files.checkpoints(row.job_id),
             staging=files.staging(row.job_id),
+            wholes=wholes,
             here=self._in_journal,
             record=self._checkpoint_record,
             tell=self._tell,
@@ -318,7 +323,9 @@ class JobRunner:
                 pause_s = min(LOOKUP_LIMIT_S, pause_s * 1.6)
                 continue
             self._dataset = dataset
-            await self.take(m.DataFound(tuple(info.rows for info in dataset.manifest.slices), dataset.digest))
+            slices = dataset.manifest.slices
+            rows = tuple(info.rows for info in slices)
+            await self.take(m.DataFound(rows, dataset.digest, classes_of(slices)))
         while True:
             await asyncio.sleep(REFRESH_PROVIDERS_S)
             try:

@@ -22,6 +22,8 @@ from node.scheduler.files import SchedulerFiles
 from node.scheduler.group import Task
 from node.scheduler.handover import Handover
 from node.scheduler.intake import Intake
+from node.scheduler.order import AGGREGATE, INFER, TRAIN
+from node.scheduler.peer_copies import PeerCopies
 from node.scheduler.records import ENDED_SHOWN, PAUSED, JobRow
 from node.scheduler.results import read_result_header
 from node.scheduler.runner import JobRunner
@@ -74,7 +76,8 @@ class SchedulerService:
         self._files = SchedulerFiles(config.state_dir)
         self._exports = Exports(config, self._name_of, self._tell)
         self._intake = Intake(config, overlay, store, self._files)
-        self._handover = Handover(overlay, store, self._files, self._intake)
+        self._copies = PeerCopies(overlay, self._files)
+        self._handover = Handover(overlay, store, self._files, self._intake, self._copies)
         self._runners: dict[str, JobRunner] = {}
         self._steering = Steering(overlay, board, store, self._runners)
         self._ended: deque[str] = deque()
@@ -120,6 +123,7 @@ class SchedulerService:
                     await self._start(await self._intake.take_configured(self._config.scheduler.job))
                 self._overlay.watch_peers(self._peers_changed)
                 tasks.create_task(self._exports.run())
+                tasks.create_task(self._copies.run())
                 await asyncio.Event().wait()
             finally:
                 self._tasks = None
@@ -239,34 +243,34 @@ class SchedulerService:
 
     async def _next_slice(self, caller: Caller, request: NextSlice) -> SliceGrant:
         runner, task = self._runner_of(caller, request.task_id)
-        _must_be(task, m.TRAIN, m.INFER)
+        _must_be(task, TRAIN, INFER)
         if not task.is_alive:
             raise Refused("stale", f"task {task.task_id} is over")
         return await runner.next_slice(request)
 
     async def _progress(self, caller: Caller, report: Progress) -> Plan:
         runner, task = self._runner_of(caller, report.task_id)
-        _must_be(task, m.TRAIN, m.INFER)
+        _must_be(task, TRAIN, INFER)
         if min(report.round, report.batches, report.samples) < 0:
             raise Refused("invalid", "negative counts")
         return await runner.progress(report)
 
     async def _measure(self, caller: Caller, measure: Measure) -> Ack:
         runner, task = self._runner_of(caller, measure.task_id)
-        _must_be(task, m.TRAIN, m.INFER)
+        _must_be(task, TRAIN, INFER)
         await runner.take(m.Measured(measure.task_id, measure.round, measure.metrics))
         return Ack()
 
     async def _commit_round(self, caller: Caller, report: CommitRound) -> Ack:
         runner, task = self._runner_of(caller, report.task_id)
-        _must_be(task, m.AGGREGATE)
+        _must_be(task, AGGREGATE)
         await runner.commit(caller.peer_id, report)
         return Ack()
 
     async def _result(self, caller: Caller, request: web.Request) -> web.StreamResponse:
         header = read_result_header(request)
         runner, task = self._runner_of(caller, header.task_id)
-        _must_be(task, m.INFER)
+        _must_be(task, INFER)
         await runner.results.take(request, header)
         return _json(Ack())
 

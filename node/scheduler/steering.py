@@ -56,28 +56,35 @@ class Pausing:
         return f"pausing after the next commit, asked by {self.by}"
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Why a lease is to go, since when that is wanted, and until when without another word."""
+
+    reason: str
+    since: float
+    until: float
+
+
 class Moving:
-    """Leases that are to be let go at the next commit."""
+    """Leases that are to be let go, by their workers' wish."""
 
     def __init__(self) -> None:
-        self._wishes: dict[str, tuple[float, str]] = {}
+        self._wishes: dict[str, Wish] = {}
 
     def wish(self, now: float, lease_id: str, reason: str) -> bool:
         """Take a wish in; whether it is a new one."""
-        is_new = lease_id not in self._wishes
-        self._wishes[lease_id] = (now + HAND_OVER_FOR_S, reason)
-        return is_new
+        known = self._wishes.get(lease_id)
+        self._wishes[lease_id] = Wish(reason, now if known is None else known.since, now + HAND_OVER_FOR_S)
+        return known is None
 
-    def take(self, now: float) -> list[tuple[str, str]]:
-        """The leases whose time has come, and why; wishes that nobody repeated are forgotten."""
-        due = [(lease_id, reason) for lease_id, (until, reason) in self._wishes.items() if now <= until]
-        self._wishes.clear()
-        return due
+    def live(self, now: float) -> dict[str, Wish]:
+        """All wishes, by lease; those that nobody repeated are forgotten."""
+        self._wishes = {lease_id: wish for lease_id, wish in self._wishes.items() if now <= wish.until}
+        return dict(self._wishes)
 
-    def take_one(self, now: float, lease_id: str) -> str | None:
-        """Why this lease is to go, if it is."""
-        until, reason = self._wishes.pop(lease_id, (now - 1.0, ""))
-        return reason if now <= until else None
+    def forget(self, lease_id: str) -> Wish | None:
+        """This lease is let go, or gone."""
+        return self._wishes.pop(lease_id, None)
 
 
 def paused_text(by: str) -> str:

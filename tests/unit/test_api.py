@@ -75,7 +75,7 @@ class Node:
             self.cancelled.append(cancel.job_id)
             return Accepted(job_id=cancel.job_id, scheduler=self.overlay.peer_id)
 
-        self.overlay.bulk_route("PUT", "/bulk/submissions/{job}", submission)
+        self.overlay.bulk_route("PUT", "/bulk/submissions/{job}", submission, operator=None)
         self.overlay.handlers[RunCommand] = command
 
 
@@ -448,6 +448,26 @@ async def test_a_signed_job_reaches_a_scheduler_through_any_node(
 
 
 @pytest.mark.asyncio
+async def test_a_job_goes_to_the_scheduler_it_is_signed_for_and_to_no_other(
+    cluster: Start, http: aiohttp.ClientSession, operator_identity: Identity
+) -> None:
+    """A node that passes a job on cannot give it to two."""
+    a, s1, s2 = await cluster("a"), await cluster("s1", "scheduler"), await cluster("s2", "scheduler")
+    sha256 = hashlib.sha256(JOB).hexdigest()
+    chosen = (await get(http, a.url + "/api/v1/jobs/j/scheduler"))["scheduler"]
+    assert chosen in (s1.overlay.peer_id, s2.overlay.peer_id)
+    for scheduler in (s1, s2):
+        command = Submit(job_id="j", body_sha256=sha256, scheduler=scheduler.overlay.peer_id)
+        async with http.post(a.url + "/api/v1/jobs", data=JOB, headers=signed(operator_identity, command)) as answer:
+            assert (await answer.json())["scheduler"] == scheduler.overlay.peer_id
+        assert scheduler.submissions == [(command, TOML, JOB)]
+    gone = signed(operator_identity, Submit(job_id="j", body_sha256=sha256, scheduler="12D3gone"))
+    async with http.post(a.url + "/api/v1/jobs", data=JOB, headers=gone) as answer:
+        problem = await answer.json(content_type="application/problem+json")
+    assert (problem["status"], problem["hint"]) == (503, "submit it again")
+
+
+@pytest.mark.asyncio
 async def test_over_the_unix_socket_the_node_signs(cluster: Start) -> None:
     s = await cluster("s", "scheduler")
     async with unix(s) as client:
@@ -461,6 +481,7 @@ async def test_over_the_unix_socket_the_node_signs(cluster: Start) -> None:
         async with client.post("/api/v1/jobs/nowhere/cancel") as answer:
             assert answer.status == 404
     assert [one[0].job_id for one in s.submissions] == ["j7", "j7"]
+    assert s.submissions[0][0].scheduler == s.overlay.peer_id
     assert (s.submissions[0][0].name, s.submissions[0][1:]) == ("seven", ("application/x-tar", b"tar"))
     assert s.cancelled == ["j7"]
 
@@ -616,16 +637,15 @@ def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path, m
     """U65."""
     deep = tmp_path / ("x" * 120)
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        monkeypatch.setattr("tempfile.tempdir", short)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", short)
         path = local.socket_path(deep)
         assert path.parent.parent == Path(short)
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         assert local.socket_path(deep) == path
         assert local.socket_path(tmp_path / ("y" * 120)) != path
         path.parent.chmod(0o755)
-        with pytest.raises(Exception, match="not a private folder"):
-            local.socket_path(deep)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("t" * 90)))
+        assert local.socket_path(deep).parent != path.parent, "a folder that others may enter is not used"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("t" * 90)))
     elsewhere = local.socket_path(deep)
-    assert elsewhere.parent.parent == Path("/tmp"), "a long folder for temporary files is of no use either"
+    assert elsewhere.parent.parent == Path("/tmp"), "a long runtime folder is of no use either"
     elsewhere.parent.rmdir()

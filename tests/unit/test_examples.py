@@ -32,7 +32,7 @@ from node.jobspec import (
     parse_job,
 )
 from node.scheduler import leases
-from node.scheduler.messages import BATCH_SIZE
+from node.scheduler.order import BATCH_SIZE
 from node.telemetry import Metrics
 from node.wire import BindMount
 

@@ -68,6 +68,9 @@ class FakeTrust:
         return caller(peer_id, role), signed.payload
 
 
+BulkRoute = tuple[str, str, Callable[[Caller, web.Request], Awaitable[web.StreamResponse]], bool]
+
+
 class FakeOverlay:
     """What `SchedulerService` needs of an overlay."""
 
@@ -75,7 +78,7 @@ class FakeOverlay:
         self.peer_id = SCHEDULER
         self.identity = SimpleNamespace(trust=FakeTrust())
         self.handlers: dict[type, Callable[[Caller, Any], Awaitable[Any]]] = {}
-        self.routes: list[tuple[str, str, Callable[[Caller, web.Request], Awaitable[web.StreamResponse]], bool]] = []
+        self.routes: list[BulkRoute] = []
         self.workers: dict[str, FakeWorker] = {}
         self.cut: set[str] = set()
         self.datasets: dict[str, Manifest] = {}

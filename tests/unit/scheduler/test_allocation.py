@@ -3,6 +3,10 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from node.scheduler.allocation import (
     BACKOFF_LIMIT_S,
@@ -14,7 +18,7 @@ from node.scheduler.allocation import (
     Need,
     OfferHeld,
 )
-from node.wire import ExecutorKind, Resources
+from node.wire import BindMount, ExecutorKind, Resources
 
 NEED = Need("job", "train", ExecutorKind(class_="train", name="x"), Resources(gpu=10), bid=0.5, max_price=1.0)
 
@@ -49,6 +53,28 @@ def test_the_cheapest_offers_of_the_window_win_not_the_first_ones() -> None:
     effects = allocation.tick(0.52)
     assert accepted(effects) == ["slow", "quick"]
     assert dropped(effects) == ["fast"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "heeds", "is_taken"),
+    [
+        ({"mounts": (BindMount(host_path="/data"),)}, {"mounts", "stores"}, True),
+        ({"mounts": (BindMount(host_path="/data"),)}, {"stores"}, False),
+        ({"stores": ("s3://bucket/a",)}, {"mounts"}, False),
+        ({"stores": ("s3://bucket/a",), "mounts": (BindMount(host_path="/data"),)}, set(), False),
+        ({}, set(), True),
+    ],
+)
+def test_a_worker_that_has_not_looked_at_all_that_a_job_needs_is_not_taken(
+    wanted: dict[str, Any], heeds: set[str], is_taken: bool
+) -> None:
+    """An old worker offers for every advertisement: what it does not know it ignores."""
+    allocation = Allocation(replace(NEED, **wanted), 1, new_id=lambda: "call-0", rng=random.Random(1))
+    allocation.tick(0.0)
+    effects = allocation.offered(0.3, replace(offer("old"), heeds=frozenset(heeds)))
+    assert dropped(effects) == ([] if is_taken else ["old"])
+    assert accepted(allocation.tick(0.61)) == (["old"] if is_taken else [])
+    assert ("1 worker refused: too old a version, which knows no " in allocation.answers()) != is_taken
 
 
 def test_equal_prices_are_ranked_the_same_in_every_order_of_arrival() -> None:

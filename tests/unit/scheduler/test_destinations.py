@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import sys
@@ -9,15 +10,25 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from node.data.inbox import Inbox
 from node.errors import JobError, PeerError, Refused
+from node.jobspec import parse_job
 from node.network.overlay import Overlay
+from node.scheduler.checkpoints import Checkpoints
 from node.scheduler.destinations import DataNode, Destination, Folder, ObjectStore, destination_of
+from node.scheduler.files import SchedulerFiles
+from node.scheduler.messages import KeepCheckpoint
+from node.scheduler.peer_copies import PeerCopies
+from node.scheduler.peer_folder import PeerFolder, fetch_checkpoint
+from node.scheduler.records import JobRow
 from node.scheduler.results import check_rows
+from node.scheduler.wholes import Wholes
 from node.tensorfile import write_tensors
+from node.wire import VersionFile
 from tests.support import MakeIdentity
 from tests.unit.network_loopback import eventually, overlay_for
 
@@ -59,6 +70,20 @@ def test_a_job_names_its_destination_by_its_form(tmp_path: Path) -> None:
 
 
 Pair = tuple[Overlay, Overlay, Overlay]
+
+JOB = """
+dataset = "d"
+model = { type = "torch" }
+rounds = { update_rounds = 4, avg_samples_between_updates = 8 }
+inner_optimizer = { learning_rate = 1e-3 }
+outer_optimizer = { learning_rate = 0.7, momentum = 0.9 }
+"""
+
+
+def row_of(job_id: str, to: str) -> JobRow:
+    """A job whose checkpoints go there."""
+    spec = parse_job(f'{JOB}\ncheckpoint = {{ every = 1, to = "{to}" }}')
+    return JobRow(job_id, "n", msgspec.json.encode(spec).decode(), "b", "", "ada", state="failed", round=10)
 
 
 @pytest_asyncio.fixture
@@ -114,7 +139,58 @@ async def test_a_data_node_takes_results_of_schedulers_into_its_folder_and_nothi
         await put(from_worker, "d", b"x")
     with pytest.raises(PeerError, match="no data node nobody"):
         await put(DataNode("peer:nobody", tmp_path / "staging", scheduler, "job-1"), "e", b"x")
-    assert sorted(path.name for path in (tmp_path / "results").rglob("*") if path.is_file()) == ["a.jsonl", "a.jsonl"]
+    there = sorted(path.name for path in (tmp_path / "results").rglob("*") if path.is_file())
+    assert there == [".owner", ".owner", "a.jsonl", "a.jsonl"]
+
+
+@pytest.mark.asyncio
+async def test_checkpoints_go_to_a_data_node_old_ones_leave_and_only_their_scheduler_sees_them(
+    nodes: Callable[..., Any], tmp_path: Path
+) -> None:
+    data, scheduler, worker = await nodes(tmp_path / "results")
+    (tmp_path / "results" / "private").mkdir(parents=True)
+    weights, told = tmp_path / "weights", list[str]()
+    weights.write_bytes(b"w" * 5000)
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    file = VersionFile(kind="weights", number=1, sha256=digest, size_bytes=5000)
+
+    async def record(due: KeepCheckpoint) -> dict[str, Any]:
+        files = {file.kind: {"sha256": file.sha256, "size_bytes": file.size_bytes} for file in due.files}
+        return {"version": due.version, "files": files}
+
+    place = f"peer:{data.peer_id}/runs"
+    kept = Checkpoints(
+        scheduler, "j1", to=place, keep=2, own_folder=tmp_path / "own", staging=tmp_path / "staging",
+        wholes=Wholes(scheduler, "j1", 1), here=lambda _: weights, record=record,
+        tell=lambda name, text, level: told.append(name),
+    )  # fmt: skip
+    for version in (1, 2, 10):
+        await kept.take(KeepCheckpoint(version=version, peer_id="ps", files=(file,), pass_=0, committed=()))
+    assert told == ["checkpoint.kept"] * 3
+    folder = tmp_path / "results" / "runs" / "j1"
+    assert sorted(path.name for path in folder.iterdir()) == [".owner", "version-10", "version-2"]
+    assert (folder / "version-10" / "weights.safetensors").read_bytes() == weights.read_bytes()
+    assert not list((tmp_path / "staging").iterdir())
+
+    copies, row = PeerCopies(scheduler, SchedulerFiles(tmp_path / "state")), row_of("j1", place)
+    assert await copies.versions(row) == [2, 10]
+    assert await copies.versions(row_of("j1", "")) == await copies.versions(row_of("j1", "peer:nobody")) == []
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(copies.run())
+        back = await copies.copy(row, 10)
+        assert (back / "weights.safetensors").read_bytes() == weights.read_bytes()
+        with pytest.raises(Refused, match="version 3 cannot be had"):
+            await copies.copy(row, 3)
+        running.cancel()
+    assert list((tmp_path / "state").rglob("*.part")) == []
+    with pytest.raises(Refused, match="no folder"):
+        await PeerFolder(scheduler, f"peer:{data.peer_id}").entries("private", is_deep=True)
+    mine = PeerFolder(scheduler, place)
+    with pytest.raises(Refused, match="from schedulers alone"):
+        await PeerFolder(worker, place).delete(["j1/version-2/checkpoint.json"])
+    (folder / "version-2" / ".owner").write_text("another")
+    with pytest.raises(Refused, match="no folder"):
+        await fetch_checkpoint(mine, "j1", 2, tmp_path / "again")
 
 
 @pytest.mark.asyncio

@@ -14,7 +14,8 @@ from node.scheduler import messages as m
 from node.scheduler.inference import TRIES, InferenceJob
 from node.scheduler.inference_order import InferenceOrder, inference_order
 from node.scheduler.machine import Machine, Saved
-from node.scheduler.messages import INFER, JobEffect
+from node.scheduler.messages import JobEffect
+from node.scheduler.order import INFER
 from node.wire import InferTask, Progress, Span, TaskStatus
 
 JOB = """
@@ -241,6 +242,50 @@ def test_cancelling_lets_everything_go() -> None:
     shell.tell(m.CancelAsked("ada"))
     assert shell.job.state == "cancelled" and not shell.leases
     assert shell.tell(m.LeaseHeld(INFER, "late", "b", 1.0)) == [m.ReleaseHeld("late", "b")]
+
+
+def test_a_pause_lets_everything_go_at_once_and_gives_open_slices_back() -> None:
+    shell = Shell()
+    task = shell.hold("a")
+    shell.next(task, 1)
+    shell.tell(m.PauseAsked("ada"))
+    assert (shell.job.state, shell.job.reason) == ("paused", "paused by ada; resume it to go on")
+    assert not shell.leases and not shell.granted[task]
+
+
+def test_a_job_whose_list_is_being_written_cannot_be_paused() -> None:
+    shell = Shell(rows=(1,))
+    task = shell.hold("a")
+    shell.next(task, 1)
+    shell.answer(task, 0)
+    with pytest.raises(Refused, match="has all its results"):
+        shell.tell(m.PauseAsked("ada"))
+
+
+def test_a_released_worker_s_slice_goes_to_another_and_nobody_is_blamed() -> None:
+    shell = Shell(rows=(1,))
+    task = shell.hold("a")
+    shell.next(task, 1)
+    effects = shell.tell(m.ReleaseAsked("l-a", "ada"))
+    assert [effect.lease_id for effect in effects if isinstance(effect, m.ReleaseHeld)] == ["l-a"]
+    assert shell.job.group.tasks[task].detail == "released by ada"
+    other = shell.hold("b")
+    assert shell.next(other, 1) is not None
+
+
+def test_a_drained_worker_goes_with_its_next_result_and_an_idle_one_at_once() -> None:
+    shell = Shell(rows=(1,) * 4)
+    busy, idle = shell.hold("a"), shell.hold("b")
+    span = shell.next(busy, 1)
+    assert span is not None
+    for lease in ("l-a", "l-b"):
+        shell.tell(m.HandOverAsked(lease, "w-1 is drained by ada"))
+    assert not shell.job.group.tasks[idle].is_alive
+    assert shell.job.group.tasks[busy].is_alive, "its slice is seen through"
+    shell.answer(busy, span.index)
+    assert not shell.job.group.tasks[busy].is_alive
+    assert shell.stored == [span.index]
+    assert not shell.leases
 
 
 def test_a_job_that_is_resumed_does_only_what_has_no_result_yet() -> None:

@@ -6,22 +6,29 @@ import asyncio
 import hashlib
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import aiohttp
 import msgspec
 import pytest
-from aiohttp.test_utils import TestServer
 
 from node.scheduler import records
 from node.scheduler.export import RECORD
 from node.scheduler.records import JobRow
-from node.wire import Dispatch, InferTask, NextSlice, Progress, ResultHeader, SliceGrant
-from tests.unit.scheduler.fake_cluster import FakeWorker
+from node.wire import (
+    Cancel,
+    Dispatch,
+    HandOver,
+    InferTask,
+    NextSlice,
+    Pause,
+    Progress,
+    ResultHeader,
+    Resume,
+    RunCommand,
+    SliceGrant,
+)
+from tests.unit.scheduler.fake_cluster import FakeWorker, caller
 from tests.unit.scheduler.test_service import JOB as TRAINING
-from tests.unit.scheduler.test_service import World, parse_job, restarted, world
-from tests.unit.scheduler.test_service import _application as application_of
+from tests.unit.scheduler.test_service import World, client, parse_job, restarted, serving, signed, world
 
 pytestmark = pytest.mark.asyncio
 
@@ -85,7 +92,7 @@ class Inferring(FakeWorker):
         )
         headers = {"Hypha-Result": msgspec.json.encode(header).decode(), "Caller": peer or self.peer_id}
         url = f"{self.here.url}/bulk/jobs/{dispatch.job_id}/results/{index}"
-        async with aiohttp.ClientSession() as session, session.put(url, data=content, headers=headers) as answer:
+        async with client() as session, session.put(url, data=content, headers=headers) as answer:
             return "" if answer.status == 200 else str((await answer.json())["code"])
 
 
@@ -125,14 +132,41 @@ async def test_a_worker_that_dies_and_a_scheduler_that_dies_cost_no_slice_and_do
         two.goes.clear()
         await here.kill()
         before = len(here.overlay.routes)
-        async with restarted(here) as again:
-            newer: Any = SimpleNamespace(routes=here.overlay.routes[before:])
-            async with TestServer(application_of(newer)) as server:
-                again.url = str(server.make_url("")).rstrip("/")
-                two.here = again
-                two.goes.set()
-                await again.until("done")
+        async with restarted(here) as again, serving(here.overlay.routes[before:]) as again.url:
+            two.here = again
+            two.goes.set()
+            await again.until("done")
         assert names(tmp_path / "out") == ALL
+
+
+async def test_a_job_is_paused_resumed_drained_and_cancelled_and_answers_each_slice_once(tmp_path: Path) -> None:
+    async with world(tmp_path / "s", workers=0) as here:
+        run, drained = here.overlay.handlers[RunCommand], here.overlay.handlers[HandOver]
+        one = Inferring(here, "W1")
+        one.goes.clear()
+        await here.submit(job(tmp_path / "out"))
+        await here.until_true(lambda: one.firsts)
+        await run(caller("X"), RunCommand(signed=signed(Pause(job_id="j1"))))
+        assert (await here.until("paused")).reason == "paused by ada; resume it to go on"
+        await here.until_true(lambda: not one.leases and not here.service._runners["j1"].is_running)
+        await run(caller("X"), RunCommand(signed=signed(Resume(job_id="j1"))))
+        await here.until_true(lambda: len(one.firsts) == 2)
+        (lease_id,) = one.leases
+        await drained(caller("W1"), HandOver(lease_id=lease_id, job_id="j1", reason="w-1 is drained by ada"))
+        two = Inferring(here, "W2")
+        one.refusal = "cordoned by ada"
+        one.goes.set()
+        await here.until("done")
+        assert names(tmp_path / "out") == ALL
+        assert len(one.firsts) == 2, "it went with its result"
+        assert len(two.firsts) == 4
+        one.refusal = ""
+        two.goes.clear()
+        await here.submit(job(tmp_path / "again"), job_id="j2")
+        await here.until_true(lambda: len(two.firsts) == 5)
+        await run(caller("X"), RunCommand(signed=signed(Cancel(job_id="j2"))))
+        assert (await here.until("cancelled", "j2")).reason == "cancelled by ada"
+        await here.until_true(lambda: not one.leases and not two.leases)
 
 
 async def test_results_of_others_and_of_slices_that_are_not_ones_own_are_refused(tmp_path: Path) -> None:

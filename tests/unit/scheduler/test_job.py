@@ -16,7 +16,8 @@ from node.scheduler.allocation import Need
 from node.scheduler.job import Job
 from node.scheduler.journal import Chain
 from node.scheduler.machine import Saved
-from node.scheduler.messages import AGGREGATE, TRAIN, JobEffect, JobEvent, Order
+from node.scheduler.messages import JobEffect, JobEvent
+from node.scheduler.order import AGGREGATE, BATCH_SIZE, TRAIN, Order, order_of_spec
 from node.wire import (
     AggregateTask,
     Aggregation,
@@ -554,7 +555,7 @@ resources = { num_workers = 2, worker = { cpu = 1 }, parameter_server = { cpu = 
 sync = { fragments = 4 }
 """
     )
-    order = m.order_of_spec("j", spec, "")
+    order = order_of_spec("j", spec, "")
     assert (order.rounds, order.budget, order.batch_size) == (12, 16, 8)
     play = Play(replace(order, validation_dataset="v"))
     server, tasks = group_of(play)
@@ -598,9 +599,24 @@ def test_a_round_that_counts_rows_of_another_task_is_refused_and_changes_nothing
     server, (first, second) = group_of(play)
     span = play.slice(first)
     with pytest.raises(Refused, match="not its own") as caught:
-        play.commit(server, 0, [first, second], spans={second: [span]})
+        play.commit(server, 0, [first, second], spans={first: [span], second: [span]})
     assert caught.value.code == "conflict"
+    assert caught.value.parts.keys() == {1}, "only one of the updates is at fault"
     assert play.job.round == 0
+    left_out = {second: caught.value.parts[1]}
+    (told,) = only(play.commit(server, 0, [first], spans={first: [span]}, left_out=left_out), m.Happened)
+    assert (play.job.round, told.name, told.level) == (1, "round.committed", "warning")
+    assert "not its own" in play.job.group.tasks[second].detail
+
+
+def test_an_update_of_a_task_that_runs_elsewhere_is_refused_and_no_other() -> None:
+    play = Play()
+    server, (first, second) = group_of(play)
+    report = play.report(server, 0, [first, second])
+    shares = [replace_struct(report.contributions[0], peer_id="W9"), report.contributions[1]]
+    with pytest.raises(Refused, match="runs at W9") as caught:
+        play.tell(m.Committing(replace_struct(report, contributions=shares)))
+    assert caught.value.parts.keys() == {0}
 
 
 def test_a_crashed_executor_shows_its_exit_code_and_last_lines_and_is_replaced() -> None:
@@ -695,10 +711,10 @@ inner_optimizer = {{ learning_rate = 0.1 }}
 outer_optimizer = {{ learning_rate = 0.1, momentum = 0.0 }}
 resources = {{ num_workers = 2, worker = {{ cpu = 1, gpu = 0 }}, parameter_server = {{ cpu = 1 }} }}
 """
-    cases = ((64, "", m.BATCH_SIZE), (64, ", max_batch_size = 4", 4), (6, "", 3), (1, ", max_batch_size = 9", 1))
+    cases = ((64, "", BATCH_SIZE), (64, ", max_batch_size = 4", 4), (6, "", 3), (1, ", max_batch_size = 9", 1))
     for samples, limit, expected in cases:
         spec = parse_job(text.format(samples=samples, limit=limit))
-        assert m.order_of_spec("j", spec, "").batch_size == expected
+        assert order_of_spec("j", spec, "").batch_size == expected
 
 
 def test_a_round_without_weight_changes_nothing_and_is_told() -> None:
@@ -919,6 +935,18 @@ def test_a_lost_export_begins_again_with_the_next_parameter_server() -> None:
     assert play.job.state == "done"
 
 
+def without_conflicts(play: Play, server: str, spans: dict[str, list[Span]]) -> dict[str, list[Span]]:
+    """What a parameter server asks to commit once it has heard which updates do not count."""
+    try:
+        play.job.asks_to_commit(play.report(server, play.job.round, list(spans), spans=spans))
+    except Refused as error:
+        names = list(spans)
+        assert error.parts.keys() <= set(range(len(names)))
+        at_fault = {names[number] for number in error.parts}
+        return {name: rows for name, rows in spans.items() if name not in at_fault}
+    return spans
+
+
 def disturb(play: Play, rng: random.Random, seen: list[JobEvent]) -> None:
     """One random thing that may happen to a job."""
     job = play.job
@@ -939,8 +967,10 @@ def disturb(play: Play, rng: random.Random, seen: list[JobEvent]) -> None:
             "set",
             "again",
             "export",
+            "move",
+            "answer",
         ],
-        [6, 1, 0.1, 6, 6, 9, 1, 4, 4, 2, 3, 1],
+        [6, 1, 0.1, 6, 6, 9, 1, 4, 4, 2, 3, 1, 1, 1],
     )[0]
     event: JobEvent | None = None
     if kind == "lease":
@@ -950,6 +980,11 @@ def disturb(play: Play, rng: random.Random, seen: list[JobEvent]) -> None:
         event = m.LeaseLost(rng.choice(sorted(job.crew.prices)), "gone")
     elif kind == "commit" and server is not None and job.round < job.order.rounds:
         spans = {task.task_id: play.some_rows(task.task_id, rng) for task in trains if rng.random() < 0.7}
+        if spans and rng.random() < 0.2:
+            # One of them claims what another task has; the parameter server asks again without it.
+            others = [span for task in trains for span in play.some_rows(task.task_id, rng)]
+            spans[rng.choice(list(spans))] += others
+            spans = without_conflicts(play, server.task_id, spans)
         event = m.Committing(play.report(server.task_id, job.round, list(spans), spans=spans))
     elif kind == "progress" and trains:
         play.progress(rng.choice(trains).task_id, rng.randrange(20), round_=max(0, job.round + rng.randrange(-1, 2)))
@@ -969,6 +1004,10 @@ def disturb(play: Play, rng: random.Random, seen: list[JobEvent]) -> None:
         task = rng.choice(alive)
         state = "failed" if kind == "failed" else rng.choice(["starting", "running", "ready", "cancelled"])
         event = m.TaskReported(TaskStatus(task_id=task.task_id, lease_id=task.lease_id, state=state, exit_code=1))
+    elif kind == "move" and job.crew.prices:
+        event = m.HandOverAsked(rng.choice(sorted(job.crew.prices)), "drained")
+    elif kind == "answer":
+        event = m.SearchAnswered(rng.choice([TRAIN, AGGREGATE]), rng.choice(["", "no worker answered"]))
     elif kind == "again" and seen:
         event = rng.choice(seen)
     elif kind == "export" and server is not None and job.round == job.order.rounds:

@@ -35,7 +35,7 @@ def play(
         assert now - began < limit, "the round does not end"
         outcome.batches[task] += 1
         done = outcome.batches[task]
-        target = plan.report(now, task, batches=done, samples=done * size, batch_s=speeds[task])
+        target = plan.report(now, task, plan.round, batches=done, samples=done * size, batch_s=speeds[task])
         plan.validate()
         if target is not None:
             assert targets.setdefault(task, target) == target, "a target changed"
@@ -105,26 +105,26 @@ def test_a_round_that_loses_a_member_ends_when_it_would_have_and_the_next_one_is
     plan = plan_for(80, "a", "b")
     for step in range(1, 4):
         for task in ("a", "b"):
-            assert plan.report(step * 1.0, task, batches=step, samples=4 * step, batch_s=1.0) is None
+            assert plan.report(step * 1.0, task, plan.round, batches=step, samples=4 * step, batch_s=1.0) is None
     plan.leave("b")
-    assert plan.report(4.0, "b", batches=4, samples=16, batch_s=1.0) is None
+    assert plan.report(4.0, "b", plan.round, batches=4, samples=16, batch_s=1.0) is None
     for step in range(4, 9):
-        target = plan.report(step * 1.0, "a", batches=step, samples=4 * step, batch_s=1.0)
+        target = plan.report(step * 1.0, "a", plan.round, batches=step, samples=4 * step, batch_s=1.0)
     assert target == 10
     plan.open(1, 10.0)
     for step in range(1, 19):
-        target = plan.report(10.0 + step, "a", batches=step, samples=4 * step, batch_s=1.0)
+        target = plan.report(10.0 + step, "a", plan.round, batches=step, samples=4 * step, batch_s=1.0)
     assert target == 20
 
 
 def test_a_silent_member_is_not_projected_for_ever() -> None:
     plan = plan_for(1000, "a", "silent")
-    plan.report(0.0, "silent", batches=1, samples=4, batch_s=0.1)
-    plan.report(0.0, "a", batches=1, samples=4, batch_s=0.1)
+    plan.report(0.0, "silent", plan.round, batches=1, samples=4, batch_s=0.1)
+    plan.report(0.0, "a", plan.round, batches=1, samples=4, batch_s=0.1)
     before = plan.seconds_left(0.0)
     assert before is not None
     assert before > 10
-    plan.report(100.0, "a", batches=2, samples=8, batch_s=0.1)
+    plan.report(100.0, "a", plan.round, batches=2, samples=8, batch_s=0.1)
     after = plan.seconds_left(100.0)
     assert after is not None
     assert after > 1
@@ -132,50 +132,82 @@ def test_a_silent_member_is_not_projected_for_ever() -> None:
 
 def test_reports_that_are_repeated_or_out_of_order_change_nothing() -> None:
     plan = plan_for(400, "a")
-    plan.report(1.0, "a", batches=5, samples=20, batch_s=0.2)
+    plan.report(1.0, "a", plan.round, batches=5, samples=20, batch_s=0.2)
     left = plan.seconds_left(1.0)
-    plan.report(1.0, "a", batches=3, samples=12, batch_s=0.2)
-    plan.report(1.0, "a", batches=5, samples=20, batch_s=0.2)
+    plan.report(1.0, "a", plan.round, batches=3, samples=12, batch_s=0.2)
+    plan.report(1.0, "a", plan.round, batches=5, samples=20, batch_s=0.2)
     assert plan.seconds_left(1.0) == left
     plan.validate()
 
 
 def test_a_batch_time_of_nothing_divides_nothing_by_zero() -> None:
     plan = plan_for(40, "a")
-    assert plan.report(0.0, "a", batches=0, samples=0, batch_s=0.0) is None
-    plan.report(0.1, "a", batches=1, samples=4, batch_s=0.0)
-    plan.report(0.2, "a", batches=2, samples=8, batch_s=float("nan"))
-    plan.report(0.2, "a", batches=2, samples=8, batch_s=float("inf"))
-    assert plan.report(0.3, "a", batches=10, samples=40, batch_s=0.0) == 10
+    assert plan.report(0.0, "a", plan.round, batches=0, samples=0, batch_s=0.0) is None
+    plan.report(0.1, "a", plan.round, batches=1, samples=4, batch_s=0.0)
+    plan.report(0.2, "a", plan.round, batches=2, samples=8, batch_s=float("nan"))
+    plan.report(0.2, "a", plan.round, batches=2, samples=8, batch_s=float("inf"))
+    assert plan.report(0.3, "a", plan.round, batches=10, samples=40, batch_s=0.0) == 10
     plan.validate()
 
 
 def test_a_member_whose_first_report_of_a_round_is_empty_is_projected_from_there() -> None:
     plan = plan_for(80, "a", "b")
     for task in ("a", "b"):
-        plan.report(0.0, task, batches=1, samples=4, batch_s=0.05)
+        plan.report(0.0, task, plan.round, batches=1, samples=4, batch_s=0.05)
     plan.open(1, 0.9)
     for task in ("a", "b"):
-        assert plan.report(1.0, task, batches=0, samples=0, batch_s=0.05) in (None, 10)
-    targets = [plan.report(1.25, task, batches=5, samples=20, batch_s=0.05) for task in ("a", "b")]
+        assert plan.report(1.0, task, plan.round, batches=0, samples=0, batch_s=0.05) in (None, 10)
+    targets = [plan.report(1.25, task, plan.round, batches=5, samples=20, batch_s=0.05) for task in ("a", "b")]
     assert targets == [10, 10]
 
 
 def test_whoever_comes_first_into_a_short_round_is_not_given_all_of_it() -> None:
     """Speeds are known from the round before; a member that has said nothing yet is counted on all the same."""
     plan = plan_for(80, "a", "b")
-    for task in ("a", "b"):
-        plan.report(0.0, task, batches=1, samples=4, batch_s=0.02)
-    plan.open(1, 1.0)
-    assert plan.report(1.0, "a", batches=0, samples=0, batch_s=0.02) == 10
-    assert plan.report(1.02, "b", batches=0, samples=0, batch_s=0.02) == 10
+    for number in range(2):
+        plan.open(number, 10.0 * number)
+        play(plan, {"a": 0.02, "b": 0.02}, began=10.0 * number)
+    plan.open(2, 20.0)
+    assert plan.report(20.0, "a", 2, batches=0, samples=0, batch_s=0.02) in (9, 10)
+    assert plan.report(20.02, "b", 2, batches=0, samples=0, batch_s=0.02) in (9, 10)
 
 
 def test_a_member_that_never_comes_into_a_round_is_not_waited_for() -> None:
     plan = plan_for(80, "a", "gone")
     for task in ("a", "gone"):
-        plan.report(0.0, task, batches=1, samples=4, batch_s=1.0)
+        plan.report(0.0, task, plan.round, batches=1, samples=4, batch_s=1.0)
     plan.open(1, 1.0)
     for batch in range(1, 18):
-        assert plan.report(1.0 + batch, "a", batches=batch, samples=4 * batch, batch_s=1.0) is None
-    assert plan.report(19.0, "a", batches=18, samples=72, batch_s=1.0) == 20
+        assert plan.report(1.0 + batch, "a", plan.round, batches=batch, samples=4 * batch, batch_s=1.0) is None
+    assert plan.report(19.0, "a", plan.round, batches=18, samples=72, batch_s=1.0) == 20
+
+
+def test_what_a_round_holds_too_many_the_next_one_holds_less() -> None:
+    """H13: over the whole job the rounds hold what they were to hold."""
+    plan = plan_for(41, "a")
+    for number, expected in enumerate([11, 10, 10, 10, 11]):
+        plan.open(number, 100.0 * number)
+        outcome = play(plan, {"a": 1.0}, began=100.0 * number)
+        assert outcome.batches["a"] == expected
+
+
+def test_a_member_that_is_in_the_next_round_already_has_a_target_there() -> None:
+    """Its update is under way, and nobody knows how long that takes."""
+    plan = plan_for(80, "a", "b")
+    play(plan, {"a": 0.2, "b": 0.2})
+    early = plan.report(2.0, "a", 1, batches=0, samples=0, batch_s=0.02)
+    assert early is not None
+    plan.open(1, 2.4)
+    assert plan.report(2.4, "b", 1, batches=1, samples=4, batch_s=0.2) == 20 - early
+    assert plan.report(2.4, "a", 1, batches=9, samples=36, batch_s=0.02) == early
+    assert plan.report(2.5, "a", 3, batches=1, samples=4, batch_s=0.02) is None, "a round that nobody can be in"
+
+
+def test_who_is_slow_in_the_open_round_is_counted_on_in_the_next_one_from_its_end_there() -> None:
+    plan = plan_for(80, "fast", "slow")
+    for task in ("fast", "slow"):
+        plan.report(0.0, task, 0, batches=0, samples=0, batch_s=0.4)
+    assert plan.report(3.2, "slow", 0, batches=8, samples=32, batch_s=0.4) == 10
+    assert plan.report(3.6, "fast", 0, batches=9, samples=36, batch_s=0.02) in (10, 11)
+    early = plan.report(3.62, "fast", 1, batches=0, samples=0, batch_s=0.02)
+    assert early in (19, 20), "the other is not even done with its round when this one is over"

@@ -23,6 +23,7 @@ from node.scheduler import records, runs
 from node.scheduler.destinations import Folder
 from node.scheduler.inference import InferenceJob
 from node.scheduler.inference_order import inference_order
+from node.scheduler.order import INFER
 from node.scheduler.records import JobRow
 from node.scheduler.results import Results, read_result_header
 from node.store import Store
@@ -73,7 +74,7 @@ class Site:
         await self.store.write(lambda db: records.insert_job(db, ROW))
         await self.apply(self.job.begin(0.0))
         await self.tell(m.DataFound(ROWS, "d1"))
-        await self.tell(m.LeaseHeld(m.INFER, "l", "worker", 1.0))
+        await self.tell(m.LeaseHeld(INFER, "l", "worker", 1.0))
         (self.task,) = self.job.group.tasks
         for number in (1, 2):
             await self.apply(self.job.next_slice(0.0, self.task, number)[1])

@@ -3,13 +3,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import hashlib
 import io
 import json
+import socket
+import ssl
 import stat
 import sys
 import tarfile
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,7 @@ from node.commanding import payload_of
 from node.config import NodeConfig, SchedulerConfig
 from node.errors import Refused
 from node.jobspec import job_from, parse_job
+from node.network.accepting import Acceptor
 from node.scheduler.service import SchedulerService
 from node.schema import Origin
 from node.store import Store
@@ -42,7 +47,8 @@ from node.wire import (
     Submit,
     TaskStatus,
 )
-from tests.unit.scheduler.fake_cluster import SCHEDULER, FakeOverlay, FakeWorker, caller, version_file
+from tests.support import make_authority, make_identity_in
+from tests.unit.scheduler.fake_cluster import SCHEDULER, BulkRoute, FakeOverlay, FakeWorker, caller, version_file
 
 JOB = """
 name = "tiny"
@@ -104,9 +110,10 @@ class World:
     async def submit(self, body: bytes | str, job_id: str = "j1", **more: Any) -> tuple[int, dict[str, Any]]:
         body = body.encode() if isinstance(body, str) else body
         digest = more.pop("digest", hashlib.sha256(body).hexdigest())
-        header = command_header(Submit(job_id=job_id, body_sha256=digest), **more)
+        scheduler = more.pop("scheduler", "")
+        header = command_header(Submit(job_id=job_id, body_sha256=digest, scheduler=scheduler), **more)
         async with (
-            aiohttp.ClientSession() as session,
+            client() as session,
             session.put(
                 f"{self.url}/bulk/submissions/{job_id}", data=body, headers={"Hypha-Command": header}
             ) as answer,
@@ -115,7 +122,7 @@ class World:
 
     async def get(self, path: str, peer: str = "W1") -> tuple[int, bytes]:
         async with (
-            aiohttp.ClientSession() as session,
+            client() as session,
             session.get(f"{self.url}{path}", headers={"Caller": peer}) as answer,
         ):
             return answer.status, await answer.read()
@@ -164,8 +171,7 @@ async def world(state_dir: Path, *, workers: int = 2, datasets: bool = True, **s
         if datasets:
             made.overlay.serve_dataset("train-data", 5)
             made.overlay.serve_dataset("valid-data", 1)
-        async with TestServer(_application(made.overlay)) as server:
-            made.url = str(server.make_url("")).rstrip("/")
+        async with serving(made.overlay.routes) as made.url:
             made.running = asyncio.get_running_loop().create_task(made.service.run())
             await made.until_true(lambda: made.service._tasks)
             try:
@@ -176,9 +182,39 @@ async def world(state_dir: Path, *, workers: int = 2, datasets: bool = True, **s
                     await worker.close()
 
 
-def _application(overlay: FakeOverlay) -> web.Application:
+@contextlib.asynccontextmanager
+async def serving(routes: Sequence[BulkRoute]) -> AsyncIterator[str]:
+    """The bulk routes, for callers that name themselves, on connections as a node has them; their address."""
+    runner = web.AppRunner(_application(routes), access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    assert runner.server is not None
+    acceptor = Acceptor(tls_contexts()[0], runner.server)
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setblocking(False)
+    try:
+        async with acceptor.accepting([listening]):
+            yield f"https://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        await runner.cleanup()
+        await acceptor.close()
+
+
+def client() -> aiohttp.ClientSession:
+    """Somebody who asks."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls_contexts()[1]))
+
+
+@functools.cache
+def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of the server and its clients; who they are does not matter here."""
+    with tempfile.TemporaryDirectory(prefix="hypha-") as name:
+        identity = make_identity_in(make_authority(Path(name)), "somebody").load()
+        return identity.server_context(), identity.client_context()
+
+
+def _application(routes: Sequence[BulkRoute]) -> web.Application:
     application = web.Application()
-    for method, path, handler, _ in overlay.routes:
+    for method, path, handler, _ in routes:
 
         async def answer(request: web.Request, handler: Any = handler) -> web.StreamResponse:
             try:
@@ -354,6 +390,16 @@ async def test_a_submission_that_is_not_an_operators_is_refused(
         assert words in answer["detail"]
         assert await here.store.read("SELECT * FROM jobs") == []
         assert list((tmp_path / "scheduler" / "incoming").iterdir()) == []
+
+
+@pytest.mark.asyncio
+async def test_a_job_that_is_signed_for_another_scheduler_is_refused(tmp_path: Path) -> None:
+    """Whoever passes a job on cannot give it to two schedulers."""
+    async with world(tmp_path) as here:
+        status, answer = await here.submit(JOB, scheduler="12D3other")
+        assert (status, answer["code"]) == (400, "denied")
+        assert "another scheduler" in answer["detail"]
+        assert (await here.submit(JOB, scheduler=SCHEDULER))[0] == 200
 
 
 @pytest.mark.asyncio
@@ -541,7 +587,7 @@ async def test_a_parameter_server_that_dies_is_placed_again_and_goes_on_from_the
         status, body = await here.get(f"/bulk/jobs/j1/journal/{kept.kind}/{kept.number}", peer=server.peer_id)
         assert (status, body.decode()) == (200, f"/bulk/jobs/j1/{kept.kind}/{kept.number}")
         worker = here.overlay.workers[server.peer_id]
-        trained_there = [task for task in here.job().tasks if task.peer_id == server.peer_id and task.role == "train"]
+        trained = {task.task_id: task.peer_id for task in here.job().tasks if task.role == "train"}
         await worker.die()
         await here.until_true(lambda: "was lost" in here.job().reason or here.job().round == 14)
         view = await here.until("done")
@@ -556,8 +602,10 @@ async def test_a_parameter_server_that_dies_is_placed_again_and_goes_on_from_the
         epochs = dict(await here.store.read("SELECT epoch, count(*) FROM rounds GROUP BY epoch"))
         assert set(epochs) == {0, 1}
         assert sum(epochs.values()) == 14
-        tasks = {row[0] for row in await here.store.read("SELECT task_id FROM contributions")}
-        assert len(tasks) == 2 + len(trained_there), "whoever did not die kept its task"
+        tasks = {row[0] for row in await here.store.read("SELECT task_id FROM contributions WHERE round = 13")}
+        survivors = {task for task, peer in trained.items() if peer != server.peer_id}
+        assert survivors <= tasks, "whoever did not die kept its task"
+        assert len(tasks - survivors) <= len(trained) - len(survivors), "only who died was replaced, if there was time"
         await rows_are_exact(here)
         status, body = await here.get("/bulk/jobs/j1/journal/weights/0", peer="stranger")
         assert (status, json.loads(body)["code"]) == (400, "denied")
@@ -629,7 +677,7 @@ async def test_a_checkpoint_that_cannot_be_written_costs_the_training_nothing(tm
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("to", "words"),
-    [("peer:other", "cannot go to another node"), ("s3://bucket/x", "obstore"), ("relative", "absolute")],
+    [("peer:", "names no node"), ("s3://bucket/x", "obstore"), ("relative", "absolute")],
 )
 async def test_a_place_where_checkpoints_can_never_go_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, words: str
