@@ -1,11 +1,13 @@
 """How long a loss holds a job up: SIGKILL of a worker, of the parameter server, of the scheduler.
 
-    python -m benchmarks.recovery [--repeats 3] [--minutes 3]
+    python -m benchmarks.recovery [--repeats 3] [--seed 1] [--minutes 3]
 
 A real cluster (gateway, scheduler, data node, four workers, mutual TLS, the product's executor), a model of 12.9 MB, 20
 batches a round: the job that torchft was measured with. A batch sleeps 0.12 s beside its real step. Each victim is
-killed in the inner steps (half a second after a commit) and in the exchange (as soon as the first update of a round has
-reached the parameter server), and started again one second later. Times are from the scheduler's own records.
+killed in the inner steps and in the exchange (as soon as the first update of a round has reached the parameter server),
+and started again one second later. In the inner steps the instants are spread evenly: with three kills of a kind, one
+falls at random in each third of the time between a commit and the first update after it. Times are from the scheduler's
+own records.
 
 The second part compares the commits of so many minutes undisturbed with those at one worker killed a minute (and
 started again after 5 s).
@@ -14,6 +16,7 @@ started again after 5 s).
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import tempfile
 import time
@@ -47,6 +50,8 @@ class Recovery:
 
     role: str
     moment: str
+    share: float
+    """How much of the inner steps had passed; 1 in the exchange."""
     next_commit_s: float
     """From the kill to the next commit."""
     back_s: float
@@ -55,15 +60,20 @@ class Recovery:
     """Commits that were there before and are not any more."""
 
 
-def kill_once(site: Site, job_id: str, role: str, moment: str) -> Recovery:
-    """Wait for the moment, kill, start again, and wait until all is well."""
+def kill_once(site: Site, job_id: str, role: str, share: float) -> Recovery:
+    """Wait until this share of the inner steps has passed (1: the exchange), kill, start again, and wait until all is
+    well."""
     round_ = site.state(job_id)[2]
     site.wait_round(job_id, round_ + 2, within_s=LIMIT_S)
     server = site.wait(site.server, LIMIT_S, "a parameter server")
+    _wait_for_update(site, server)
+    began = site.commits(job_id)[-1][1]
+    inner_s = time.time() - began
+    site.wait(lambda: site.commits(job_id)[-1][1] > began, LIMIT_S, "a commit")
     others = [name for name in site.trainers() if name != server]
     victim = {"worker": others[0] if others else server, "parameter-server": server, "scheduler": "scheduler"}[role]
-    if moment == "inner":
-        time.sleep(0.5)
+    if share < 1:
+        time.sleep(max(0.0, site.commits(job_id)[-1][1] + share * inner_s - time.time()))
     else:
         _wait_for_update(site, server)
     before = site.commits(job_id)
@@ -89,7 +99,7 @@ def kill_once(site: Site, job_id: str, role: str, moment: str) -> Recovery:
     after = site.commits(job_id)
     lost = len(set(before) - set(after))
     site.wait(lambda: site.is_whole, LIMIT_S, "all serve again")
-    return Recovery(role, moment, committed - killed, back - restarted, lost)
+    return Recovery(role, "inner" if share < 1 else "exchange", share, committed - killed, back - restarted, lost)
 
 
 def _wait_for_update(site: Site, server: str) -> None:
@@ -108,20 +118,21 @@ def _peer_of(site: Site, name: str) -> str:
     return site.nodes[name].peer_id
 
 
-def kills(folder: Path, repeats: int) -> list[Recovery]:
+def kills(folder: Path, repeats: int, seed: int) -> list[Recovery]:
     """Every role at every moment, so many times, on one cluster and one job."""
     found = []
+    draw = random.Random(seed)
     with Site(folder / "cluster") as site:
         datasets = write_dataset(folder / "datasets", rows=40_000)
         site.build([datasets, datasets.with_name("letters-validation")], workers=WORKERS)
         job_id = site.submit(the_job(100_000))
         site.wait_round(job_id, 2, within_s=90)
-        for _ in range(repeats):
+        for turn in range(repeats):
             for role in ROLES:
-                for moment in MOMENTS:
-                    one = kill_once(site, job_id, role, moment)
+                for share in ((turn + draw.random()) / repeats, 1.0):
+                    one = kill_once(site, job_id, role, share)
                     print(
-                        f"  {one.role:<18}{one.moment:<10}next commit {one.next_commit_s:6.2f} s"
+                        f"  {one.role:<18}{one.moment:<10}at {one.share:4.0%}  next commit {one.next_commit_s:6.2f} s"
                         f"   back {one.back_s:6.2f} s   lost {one.lost}",
                         flush=True,
                     )
@@ -174,11 +185,12 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1, help="of the instants in the inner steps")
     parser.add_argument("--minutes", type=float, default=3.0, help="of each pace; 0: leave it out")
     chosen = parser.parse_args()
     if chosen.repeats:
         with tempfile.TemporaryDirectory(prefix="hypha-bench-") as name:
-            found = kills(Path(name), chosen.repeats)
+            found = kills(Path(name), chosen.repeats, chosen.seed)
         print(f"\n{'killed':<18}{'in':<10}{'next commit':>12}{'worst':>8}{'back':>8}{'worst':>8}{'lost':>6}")
         for role in ROLES:
             for moment in MOMENTS:

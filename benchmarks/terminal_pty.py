@@ -11,23 +11,27 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Pty:
-    """A terminal of `columns` x `rows` with `hypha-tui` in it. Answers no queries, as a plain terminal does not."""
+    """A terminal of `columns` x `rows` with `hypha-tui` in it. Answers no queries, as a plain terminal does not.
 
-    def __init__(self, node: str, home: Path, columns: int, rows: int) -> None:
+    `by_option`: it is told the node by `--node`, not by its environment."""
+
+    def __init__(self, node: str, home: Path, columns: int, rows: int, *, by_option: bool = False) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         environment = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", "HOME": str(home)}
         environment.pop("NO_COLOR", None)
         self.began = time.perf_counter()
-        environment["HYPHA_TUI_NODE"] = node
+        if not by_option:
+            environment["HYPHA_TUI_NODE"] = node
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has its bytecode
-        command = [sys.executable, "-m", "hypha_tui"]
+        command = [sys.executable, "-m", "hypha_tui", *(("--node", node) if by_option else ())]
         self.process = subprocess.Popen(
             command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
         )
@@ -55,13 +59,20 @@ class Pty:
 
     def wait_for(self, what: bytes, timeout_s: float) -> float:
         """Until it wrote this; when that was. Fails after the timeout."""
+        return self.wait_for_each((what,), timeout_s)[0]
+
+    def wait_for_each(self, wanted: Sequence[bytes], timeout_s: float) -> list[float]:
+        """Until it wrote all of these; when it wrote each of them first. Fails after the timeout."""
         until = time.perf_counter() + timeout_s
-        seen = b""
+        seen, found = b"", dict[bytes, float]()
         while (left := until - time.perf_counter()) > 0:
             seen = seen[-4_096:] + self.read(left)
-            if what in seen:
-                return time.perf_counter()
-        raise SystemExit(f"{what!r} did not appear within {timeout_s:.0f} s; last: {seen[-300:]!r}")
+            for what in wanted:
+                if what in seen:
+                    found.setdefault(what, time.perf_counter())
+            if len(found) == len(wanted):
+                return [found[what] for what in wanted]
+        raise SystemExit(f"{wanted!r} did not appear within {timeout_s:.0f} s; last: {seen[-300:]!r}")
 
     def send(self, keys: bytes) -> None:
         """Press keys."""
@@ -71,6 +82,12 @@ class Pty:
     def cpu_s(self) -> float:
         """Processor time so far."""
         return cpu_s(self.process.pid)
+
+    @property
+    def exact_cpu_s(self) -> float:
+        """The same without rounding, of the threads that are still there."""
+        threads = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
     @property
     def wake_ups(self) -> int:

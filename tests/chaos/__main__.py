@@ -13,14 +13,14 @@ import statistics
 import sys
 from dataclasses import replace
 
-from tests.chaos.checks import Outcome
+from tests.chaos.checks import Outcome, loss_at, loss_gap
 from tests.chaos.storm import Run, Settings, run, settings_of
 
 
 def line(made: Run, base: Outcome) -> str:
     """One line about a seed."""
     out = made.outcome
-    loss = out.loss / base.loss_at(max(out.losses, default=0)) - 1
+    loss = loss_gap(out.losses, base.losses)
     rate = (out.rounds - 1) / out.seconds if out.seconds else 0.0
     undisturbed = (base.rounds - 1) / base.seconds
     verdict = "ok" if not out.faults else "FAILED"
@@ -42,10 +42,10 @@ def table(runs: list[Run], base: Outcome) -> None:
             kinds[kind] = kinds.get(kind, 0) + 1
     for kind, count in sorted(kinds.items(), key=lambda item: -item[1]):
         print(f"  {kind:<28}{count:>5}")
-    gaps = [out.loss / base.loss_at(max(out.losses, default=0)) - 1 for out in outcomes if out.losses]
+    gaps = [loss_gap(out.losses, base.losses) for out in outcomes if out.losses]
     rates = [(out.rounds - 1) / out.seconds / ((base.rounds - 1) / base.seconds) for out in outcomes if out.seconds]
     if gaps and rates:
-        print(f"loss at equal samples: median {statistics.median(gaps):+.2%}, worst {max(gaps):+.2%}")
+        print(f"loss at equal samples: median {statistics.median(gaps):+.2%}, worst {max(gaps, key=abs):+.2%}")
         print(f"commits a minute kept: median {statistics.median(rates):.0%}, worst {min(rates):.0%}")
     replicas = [out.replicas / max(1, out.rounds) / (base.replicas / base.rounds) for out in outcomes]
     print(f"updates a commit kept: median {statistics.median(replicas):.0%}, worst {min(replicas):.0%}")
@@ -92,7 +92,8 @@ def main() -> int:
 
     undisturbed = run(None, settings, tell=tell)
     base = undisturbed.outcome
-    tell(f"undisturbed: rounds {base.rounds}, samples {base.samples}, loss {base.loss:.4f}, {undisturbed.took_s:.0f} s")
+    last = loss_at(base.losses, base.samples)
+    tell(f"undisturbed: rounds {base.rounds}, samples {base.samples}, loss {last:.4f}, {undisturbed.took_s:.0f} s")
     if base.faults:
         tell("\n".join(base.faults))
         return 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,13 @@ from tests.integration.support import processes_naming
 
 PASSES_OPEN = 2
 """A pass is over when its last row is committed; a worker that is held up may have it while others go on."""
+LOSS_TOLERANCE = 0.01
+"""At the end, against the undisturbed job. Computed 6 times with other orders of the rows, the loss after 25 rounds of
+800 samples varies by 0.15 % (standard deviation, worst 0.25 %); with each worker lost, optimizer and all, in 15 % of
+its rounds by 0.3 % (worst 0.8 %). Steps of twice the size in each fifth round move it by 0.6 % to 2.8 %."""
+COURSE_TOLERANCE = 0.02
+"""Mean over all evaluations. The order of the rows moves it by 0.1 %. On a cluster whose parameter server made steps of
+0.4 times the size it was 6 % too high, where the end was only 0.5 % off."""
 DIFFERS, APPLIED = "base.differs", "round.applied"
 """What executors log."""
 
@@ -37,20 +45,33 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
     """What is wrong."""
 
-    @property
-    def loss(self) -> float:
-        """The last validation loss."""
-        return self.losses[max(self.losses)] if self.losses else float("nan")
 
-    def loss_at(self, samples: int) -> float:
-        """The validation loss when so many samples were committed, on a line between those known."""
-        known = sorted(self.losses.items())
-        if not known:
-            return float("nan")
-        for (low, before), (high, after) in pairwise(known):
-            if low <= samples <= high:
-                return before + (after - before) * (samples - low) / max(1, high - low)
-        return known[-1][1] if samples > known[-1][0] else known[0][1]
+def loss_at(losses: Mapping[int, float], samples: int) -> float:
+    """The validation loss when so many samples were committed, on a line between the two known beside it."""
+    for (low, before), (high, after) in pairwise(sorted(losses.items())):
+        if low <= samples <= high:
+            return before + (after - before) * (samples - low) / (high - low)
+    return float("nan")
+
+
+def loss_gap(losses: Mapping[int, float], undisturbed: Mapping[int, float]) -> float:
+    """How far the one is above the other, as a share, where both have a loss for the last time; nan where nowhere."""
+    samples = min(max(losses, default=0), max(undisturbed, default=0))
+    return loss_at(losses, samples) / loss_at(undisturbed, samples) - 1
+
+
+def loss_wrong(losses: Mapping[int, float], undisturbed: Mapping[int, float]) -> list[str]:
+    """At equal samples the validation loss is that of the undisturbed job: at the end neither higher nor lower, and on
+    the way not higher on average. (It may be lower: with a worker missing, as many samples are more rounds.)"""
+    found = []
+    gap = loss_gap(losses, undisturbed)
+    if not abs(gap) <= LOSS_TOLERANCE:
+        found.append(f"the validation loss is {gap:+.2%} off the undisturbed job's at equal samples")
+    last = max(undisturbed, default=0)
+    gaps = [loss / loss_at(undisturbed, samples) - 1 for samples, loss in losses.items() if 0 < samples <= last]
+    if gaps and sum(gaps) / len(gaps) > COURSE_TOLERANCE:
+        found.append(f"on its way the validation loss was {sum(gaps) / len(gaps):+.2%} above the undisturbed job's")
+    return found
 
 
 def judge(site: Site, job_id: str, rows: dict[int, int]) -> Outcome:

@@ -16,6 +16,8 @@ from hypha_tui.local_cluster import command
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 ROW = 32
+SEED = 7
+"""Of the model."""
 
 STAMPS = "steps-done "
 """In an executor's log, before the beginnings and ends (monotonic clock, JSON) of its last steps."""
@@ -78,17 +80,17 @@ dataset = "letters"
 [model]
 type = "torch"
 filenames = ["model.py"]
-seed = 7
+seed = {seed}
 [rounds]
 update_rounds = {rounds}
 avg_samples_between_updates = {samples}
 max_batch_size = {batch}
 [inner_optimizer]
-learning_rate = 1e-2
+learning_rate = {rate}
 weight_decay = 0.0
 [outer_optimizer]
-learning_rate = 0.7
-momentum = 0.9
+learning_rate = {outer}
+momentum = {momentum}
 [resources]
 num_workers = {workers}
 min_workers = {least}
@@ -111,17 +113,24 @@ class Job:
     pace_s: float = 0.04
     least: int = 1
     ballast: int = 8
+    rate: float = 1e-2
+    """Learning rate of the workers, and below of the parameter server."""
+    outer: float = 0.7
+    momentum: float = 0.9
     name: str = "letters"
     sections: str = field(default="")
     """More TOML: `[sync]`, `[aggregation]`, .."""
     validated: bool = True
 
+    @property
+    def program(self) -> str:
+        """The model's source."""
+        return MODEL.format(pace_s=self.pace_s, ballast=self.ballast, stamps=STAMPS_A_LINE, mark=STAMPS)
+
     def write(self, folder: Path) -> Path:
         """The job's folder, as an operator submits it."""
         folder.mkdir(parents=True)
-        (folder / "model.py").write_text(
-            MODEL.format(pace_s=self.pace_s, ballast=self.ballast, stamps=STAMPS_A_LINE, mark=STAMPS)
-        )
+        (folder / "model.py").write_text(self.program)
         validation = 'validation_dataset = "letters-validation"' if self.validated else ""
         text = JOB.format(
             name=self.name,
@@ -131,6 +140,10 @@ class Job:
             batch=self.batch,
             workers=self.workers,
             least=self.least,
+            rate=self.rate,
+            outer=self.outer,
+            momentum=self.momentum,
+            seed=SEED,
             more=self.sections,
         )
         (folder / "job.toml").write_text(text)

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.asking import ask
 from benchmarks.links import Links, free_port
 from hypha_tui.local_cluster import LocalCluster, LocalNode, is_ready
 from tests.chaos.job import STAMPS, Job
@@ -125,6 +126,7 @@ class Site(LocalCluster):
     def fell(self, name: str) -> None:
         """SIGKILL, and its port refuses connections, as that of a machine without the program does."""
         self.kill(name)
+        self._waiting.discard(name)
         self.links.close(name)
 
     def revive(self, name: str) -> None:
@@ -178,6 +180,13 @@ class Site(LocalCluster):
     def trainers(self) -> list[str]:
         """Nodes that train."""
         return [name for name in self.workers if self.children(name, TRAIN)]
+
+    def leases_of(self, name: str) -> list[str]:
+        """Leases that this worker holds resources for, by its own word."""
+        node = self.nodes[name]
+        found = ask(node, "/api/v1/leases")
+        held = [lease for lease in found if lease["worker"] == node.peer_id and lease["state"] in ("offered", "held")]
+        return [str(lease["id"]) for lease in held]
 
     def _pids(self) -> dict[int, str]:
         return {node.process.pid: name for name, node in list(self.nodes.items())}

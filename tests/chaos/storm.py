@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.chaos.checks import Outcome, judge, left_after_stop, left_behind, slices_of
+from tests.chaos.checks import Outcome, judge, left_after_stop, left_behind, loss_wrong, slices_of
 from tests.chaos.job import Job, write_dataset
 from tests.chaos.schedule import Fault, faults
 from tests.chaos.site import ENDED, TRAIN, Site, send
-from tests.integration.support import live_leases
 
 Tell = Callable[[str], None]
 
@@ -23,7 +22,6 @@ CLEAN_WITHIN_S = 15.0
 DUTY_S = (0.3, 0.1)
 """A slow worker's executor is stopped and runs in turns of this length: a quarter of its speed."""
 SLOW_MBIT_S, SLOW_DELAY_S = 2.0, 0.1
-LOSS_TOLERANCE = 0.01
 DEFAULT_JOB = Job(rounds=30, samples=800, workers=4)
 NODES_BESIDE_WORKERS = ("gateway", "scheduler", "data")
 
@@ -187,7 +185,7 @@ def run(
             runtime = site.runtime
             outcome.faults += left_after_stop(folder, site.stop(), runtime)
         if base is not None and outcome.state == "done":
-            outcome.faults += loss_wrong(outcome, base)
+            outcome.faults += loss_wrong(outcome.losses, base.losses)
         if outcome.faults:
             keep(folder, seed, tell)
         return Run(seed, outcome, time.monotonic() - began, harm)
@@ -226,23 +224,10 @@ def _left(site: Site) -> list[str]:
     while True:
         found = left_behind(site)
         if not found:
-            found = [f"{name} holds a lease: {lease['id']}" for name in site.workers for lease in _leases(site, name)]
+            found = [f"{name} holds a lease: {lease}" for name in site.workers for lease in site.leases_of(name)]
         if not found or time.monotonic() > deadline:
             return found
         time.sleep(0.3)
-
-
-def _leases(site: Site, name: str) -> list[dict[str, object]]:
-    return [lease for lease in live_leases(site.nodes[name]) if lease["worker"] == site.nodes[name].peer_id]
-
-
-def loss_wrong(outcome: Outcome, base: Outcome) -> list[str]:
-    """The validation loss is that of the undisturbed run at as many samples."""
-    samples = max(outcome.losses, default=0)
-    wanted = base.loss_at(samples)
-    if outcome.loss <= wanted * (1 + LOSS_TOLERANCE):
-        return []
-    return [f"validation loss {outcome.loss:.4f} after {samples} samples, undisturbed {wanted:.4f}"]
 
 
 def keep(folder: Path, seed: int | None, tell: Tell) -> None:

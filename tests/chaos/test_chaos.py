@@ -1,4 +1,5 @@
-"""The short form of `make chaos`: one cluster, the same job undisturbed and under a fixed schedule of faults."""
+"""The short form of `make chaos`: a job on a real cluster under a fixed schedule of faults. Undisturbed, it would learn
+what the algorithm learns, which is computed here; `make chaos` runs that on a cluster, too."""
 
 from __future__ import annotations
 
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.links import Links
-from tests.chaos.checks import left_after_stop
+from tests.chaos.checks import left_after_stop, loss_wrong
 from tests.chaos.job import Job, write_dataset
+from tests.chaos.reference import losses_of
 from tests.chaos.schedule import KINDS, ROLES, faults
 from tests.chaos.site import Site
-from tests.chaos.storm import Settings, loss_wrong, suffer
+from tests.chaos.storm import Settings, suffer
 
 SEED = 642
 WORKERS = 3
@@ -21,8 +23,9 @@ SETTINGS = Settings(
     workers=WORKERS,
     minutes=0.15,
     faults_a_minute=40,
-    job=Job(rounds=12, samples=300, workers=WORKERS, pace_s=0.04),
+    job=Job(rounds=12, samples=300, workers=WORKERS, rate=2e-2, outer=0.8, momentum=0.3),
 )
+"""In so few rounds rates and momentum as in `make chaos` would leave the loss falling, and chance the last word."""
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="who calls is found out from /proc")
@@ -32,13 +35,45 @@ def test_a_job_under_faults_counts_each_row_once_and_learns_what_it_would_have(t
     dataset = write_dataset(tmp_path / "datasets", rows=1600)
     with Site(tmp_path / "cluster") as site:
         site.build([dataset, dataset.with_name("letters-validation")], workers=WORKERS)
-        base, _ = suffer(site, None, SETTINGS, dataset, print)
-        assert base.faults == []
         outcome, harm = suffer(site, SEED, SETTINGS, dataset, print)
         runtime = site.runtime
-        wrong = outcome.faults + loss_wrong(outcome, base) + left_after_stop(tmp_path, site.stop(), runtime)
+        undisturbed = losses_of(SETTINGS.job, dataset)
+        wrong = outcome.faults + loss_wrong(outcome.losses, undisturbed)
+        wrong += left_after_stop(tmp_path, site.stop(), runtime)
     assert harm, "nothing has happened to it"
     assert wrong == [], harm
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_right"),
+    [
+        ({0: 3.0, 100: 2.0, 180: 1.6}, True),
+        ({0: 3.0, 100: 2.0, 300: 1.0}, True),
+        ({0: 3.0, 100: 2.0, 180: 1.64}, False),
+        ({0: 3.0, 100: 2.0, 180: 1.56}, False),
+        ({0: 3.0, 100: 2.0, 200: 1.7, 240: 1.5}, False),
+        ({0: 3.0, 100: 2.0, 200: float("nan")}, False),
+        ({}, False),
+        ({0: 3.0, 50: 2.8, 100: 2.2, 200: 1.5}, False),
+        ({0: 3.0, 50: 2.2, 100: 1.8, 200: 1.5}, True),
+    ],
+    ids=[
+        "fewer-samples",
+        "more-samples",
+        "higher",
+        "lower",
+        "more-samples-and-higher",
+        "nan",
+        "no-loss",
+        "slower",
+        "faster",
+    ],
+)
+def test_the_loss_is_compared_at_equal_samples_and_may_end_neither_higher_nor_lower(
+    losses: dict[int, float], is_right: bool
+) -> None:
+    """On a line between two evaluations: undisturbed it is 1.6 after 180 samples."""
+    assert (loss_wrong(losses, {0: 3.0, 100: 2.0, 200: 1.5}) == []) is is_right
 
 
 def test_a_seed_always_gives_the_same_faults_and_all_kinds_and_roles_come_up() -> None:

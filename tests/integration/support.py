@@ -87,7 +87,7 @@ def dataset(folder: Path, *, name: str = "tiny", rows: int = 256, rows_per_slice
 
 
 def small_cluster(
-    cluster: LocalCluster, *, workers: int = 2, data: Sequence[Path] = (), cpu: float = 2, more: str = ""
+    cluster: LocalCluster, *, workers: int = 2, data: Sequence[Path | str] = (), cpu: float = 2, more: str = ""
 ) -> list[LocalNode]:
     """Gateway, scheduler, data node and workers, all up; the workers are returned."""
     names = [f"worker-{number}" for number in range(1, workers + 1)]

@@ -9,15 +9,28 @@ import pytest
 
 from hypha_tui.local_cluster import LocalCluster
 from tests.integration.support import dataset, job_at, job_folder, live_leases, small_cluster, submit, tui, until
+from tests.unit.object_storage import SECRET, Storage, storage, storage_server
 
+__all__ = ["storage", "storage_server"]
 pytestmark = pytest.mark.timeout(180)
 
 
-def test_a_job_is_trained_and_every_node_tells_the_same(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Submitted at a data node (not a scheduler), watched at each node, exported as a directory that loads."""
+def test_a_job_is_trained_and_every_node_tells_the_same(
+    cluster: LocalCluster, tmp_path: Path, storage: Storage
+) -> None:
+    """Submitted at a data node (not a scheduler), watched at each node, exported as a directory that loads.
+
+    Its data lies in object storage: the workers read it there, the data node serves what it is validated with from
+    there, and the credentials are in no file of any node. Rows are dealt out by batches.
+    """
     data = [dataset(tmp_path), dataset(tmp_path, name="tiny-validation", rows=64)]
-    small_cluster(cluster, data=data)
-    folder = job_folder(tmp_path / "job", validation='validation_dataset = "tiny-validation"', rounds=3)
+    url, validation_url = storage.upload(data[0], "tiny"), storage.upload(data[1], "tiny-validation")
+    readable = f'fetch = {{ stores = ["{storage.url("")}"] }}\n'
+    small_cluster(cluster, data=[str(data[0]), validation_url], more=readable)
+    validation = 'validation_dataset = "tiny-validation"'
+    folder = job_folder(tmp_path / "job", dataset=url, validation=validation, rounds=3)
+    with (folder / "job.toml").open("a") as file:
+        file.write('[partition]\nstrategy = "round-robin"\nunit = "rows"\n')
     submitted = submit(cluster.nodes["data"], folder)
 
     job = until(
@@ -41,6 +54,8 @@ def test_a_job_is_trained_and_every_node_tells_the_same(cluster: LocalCluster, t
     assert len(record["rounds"]) == 3
     leases = until(lambda: not live_leases(cluster.nodes["gateway"]) or None, within_s=10, what="leases are released")
     assert leases
+    files = [path for path in cluster.folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
 def loss_of(model_dir: Path, validation: Path) -> float:
