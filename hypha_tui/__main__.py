@@ -1,4 +1,4 @@
-"""The entry point of `hypha-tui`. Without words it opens the terminal and reads no command line, which takes time."""
+"""The entry point of `hypha-tui`. The terminal opens without the reading of a whole command line, which takes time."""
 
 from __future__ import annotations
 
@@ -15,22 +15,30 @@ def main() -> None:
 
         sys.stdout.write(f"{__version__}\n")
         return
-    if words:
-        from hypha_tui.cli import run
-
-        sys.exit(run(words))
-    sys.exit(exit_code(_open))
+    if words and not words[0].startswith("--"):
+        sys.exit(_run(words))
+    sys.exit(exit_code(lambda: _open(words)))
 
 
-def _open() -> int:
+def _open(words: list[str]) -> int:
     import gc
 
     gc.disable()  # until the first frame nothing is garbage: the app turns it on again
-    from hypha_tui.client.endpoint import Connection
-    from hypha_tui.process.opening import open_terminal
-    from hypha_tui.settings.config import Given
+    from hypha_tui.options import plain
 
-    return open_terminal(Given(), Connection(), None, None)
+    options = plain(words)
+    if options is None:
+        gc.enable()
+        return _run(words)
+    from hypha_tui.process.opening import open_terminal
+
+    return open_terminal(*options)
+
+
+def _run(words: list[str]) -> int:
+    from hypha_tui.cli import run
+
+    return run(words)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
+from cyclopts import App, CycloptsError, Parameter, UnknownOptionError, UnusedCliTokensError
 
-from hypha_tui.client.endpoint import Connection, Endpoint
 from hypha_tui.exits import exit_code
+from hypha_tui.options import Display, Reach
 from node.errors import ConfigError
 from node.version import __version__
 
@@ -26,37 +25,11 @@ EXIT_CODES = (
 )
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """How to reach a node, and as whom. Each option has an environment variable."""
-
-    node: Annotated[str, Parameter(help="Address: /ip4/../tcp/.., https://host:port or unix:PATH [HYPHA_TUI_NODE]")] = (
-        ""
-    )
-    cert: Annotated[Path | None, Parameter(help="An operator's certificate [HYPHA_TUI_CERT]")] = None
-    key: Annotated[Path | None, Parameter(help="Its key; beside the certificate if not given [HYPHA_TUI_KEY]")] = None
-    trust: Annotated[Path | None, Parameter(help="The cluster's authority, likewise [HYPHA_TUI_TRUST]")] = None
-    crls: Annotated[Path | None, Parameter(help="Revocation lists [HYPHA_TUI_CRLS]")] = None
-    state_dir: Annotated[Path | None, Parameter(help="A node of this machine, by folder [HYPHA_TUI_STATE_DIR]")] = None
-    context: Annotated[str | None, Parameter(help="A cluster of config.toml [HYPHA_TUI_CONTEXT]")] = None
-    readonly: Annotated[bool | None, Parameter(negative="", help="Change nothing [HYPHA_TUI_READONLY]")] = None
-
-    def connection(self) -> Connection:
-        """What the flags say about the node."""
-        return Connection(self.node, self.cert, self.key, self.trust, self.crls, self.state_dir)
-
-    def endpoint(self) -> Endpoint:
-        """The node to talk to."""
-        from hypha_tui.settings.config import Given, load
-        from hypha_tui.settings.contexts import Contexts
-
-        settings = load(os.environ, Given(context=self.context, readonly=self.readonly))
-        return Contexts(settings, os.environ).first(self.connection())[1]
-
-
-Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document instead of a table")]
+Json = Annotated[bool, Parameter(name="--json", help="One JSON document instead of a table")]
 HERE = Reach()
+AS_SET = Display()
+for _options in (Reach, Display):
+    Parameter(name="*")(_options)
 LISTS = {
     "overview": "Tell the cluster in numbers, and which jobs go on.",
     "peers": "List the nodes of the cluster.",
@@ -72,35 +45,25 @@ LISTS = {
     "inspect": "Tell one object in full, with the events about it.",
 }
 
+OF_LISTS = ("--csv", "--filter", "--columns", "--sort", "--reverse", "--wide")
+"""Options that only lists have."""
+
 app = App(
     name="hypha-tui",
     version=__version__,
     help="See and steer a cluster through any of its nodes. Without a command: the terminal.",
     help_epilogue=EXIT_CODES,
     version_flags=["--version"],
-    default_parameter=Parameter(show_default=False),
+    default_parameter=Parameter(show_default=False, negative=""),
 )
 
 
 @app.default
-def terminal(
-    *,
-    reach: Reach = HERE,
-    theme: Annotated[str | None, Parameter(help="Colour theme [HYPHA_TUI_THEME]")] = None,
-    hz: Annotated[float | None, Parameter(help="Frames a second, 0.2 to 10; 0: on r only [HYPHA_TUI_HZ]")] = None,
-    glyphs: Annotated[str | None, Parameter(help="auto, unicode, block or ascii [HYPHA_TUI_GLYPHS]")] = None,
-    ascii: Annotated[bool, Parameter(negative="", help="Draw with ASCII only")] = False,
-    mouse: Annotated[bool | None, Parameter(help="Take the mouse, or leave it alone [HYPHA_TUI_MOUSE]")] = None,
-    preset: Annotated[str | None, Parameter(help="Keys: default, vim or plain [HYPHA_TUI_PRESET]")] = None,
-    record: Annotated[Path | None, Parameter(help="Keep what the node tells in this new file")] = None,
-    replay: Annotated[Path | None, Parameter(help="Show a recording instead of a cluster")] = None,
-) -> int:
+def terminal(*, reach: Reach = HERE, display: Display = AS_SET) -> int:
     """Open the terminal."""
     from hypha_tui.process.opening import open_terminal
-    from hypha_tui.settings.config import Given
 
-    given = Given(reach.context, theme, hz, "ascii" if ascii else glyphs, mouse, preset, reach.readonly)
-    return open_terminal(given, reach.connection(), record, replay)
+    return open_terminal(reach, display)
 
 
 @app.command(name="contexts")
@@ -134,8 +97,8 @@ def submit(
     path: Path,
     /,
     *,
-    wait: Annotated[bool, Parameter(negative="", help="Until the job ends; exit code 0 only if it is done")] = False,
-    dry_run: Annotated[bool, Parameter(negative="", help="Send nothing; say what would come of it")] = False,
+    wait: Annotated[bool, Parameter(help="Until the job ends; exit code 0 only if it is done")] = False,
+    dry_run: Annotated[bool, Parameter(help="Send nothing; say what would come of it")] = False,
     diff: Annotated[str, Parameter(help="Send nothing; say what differs from this job, file or folder")] = "",
     reach: Reach = HERE,
     json: Json = False,
@@ -209,8 +172,8 @@ worker_app.command("hypha_tui.cli_steering:drain", name="drain", help="Cordon a 
 @app.command
 def demo(
     *,
-    headless: Annotated[bool, Parameter(negative="", help="No terminal: a line for each round")] = False,
-    json: Annotated[bool, Parameter(name="--json", negative="", help="Only the summary, as JSON")] = False,
+    headless: Annotated[bool, Parameter(help="No terminal: a line for each round")] = False,
+    json: Annotated[bool, Parameter(name="--json", help="Only the summary, as JSON")] = False,
     workers: Annotated[int, Parameter(help="How many workers train")] = 2,
     rounds: Annotated[int, Parameter(help="How many rounds; 0: as the job says")] = 0,
     out: Annotated[Path | None, Parameter(help="Where the trained model goes")] = None,
@@ -227,7 +190,7 @@ def serve(
     *,
     port: Annotated[int, Parameter(help="Port of 127.0.0.1; 0: any that is free")] = 8421,
     sessions: Annotated[int, Parameter(help="Most terminals at once")] = 4,
-    allow_changes: Annotated[bool, Parameter(negative="", help="Not only look: browsers may cancel, submit..")] = False,
+    allow_changes: Annotated[bool, Parameter(help="Not only look: browsers may cancel, submit..")] = False,
     theme: Annotated[str | None, Parameter(help="Colour theme [HYPHA_TUI_THEME]")] = None,
     reach: Reach = HERE,
 ) -> int:
@@ -237,7 +200,7 @@ def serve(
 
     return run_command(
         serve_terminal(
-            Given(context=reach.context, theme=theme, readonly=reach.readonly),
+            Given(context=reach.context, theme=theme, readonly=reach.readonly or None),
             reach.connection(),
             port=port,
             sessions=sessions,
@@ -262,7 +225,7 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         code = app(_with_seconds(arguments), exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        raise ConfigError(_one_line(error), hint="`hypha-tui --help` shows what there is") from None
+        raise _as_ours(error, arguments[0] if arguments and arguments[0] in app else "") from None
     return code if isinstance(code, int) else 0
 
 
@@ -277,11 +240,19 @@ def _with_seconds(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def _one_line(error: CycloptsError) -> str:
+def _as_ours(error: CycloptsError, command: str) -> ConfigError:
+    """What is wrong with a command line, in one line; `command` is the one that was called."""
+    hint = f"`hypha-tui {command} --help` shows what there is" if command else "`hypha-tui --help` shows what there is"
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         word = error.unused_tokens[0]
-        return f"options go after the command {word!r}" if word in app else f"there is no command {word!r}"
-    return " ".join(str(error).split()).rstrip(".")
+        if command:
+            return ConfigError(f"{command} has no use for {word!r}", hint=hint)
+        told = f"options go after the command {word!r}" if word in app else f"there is no command {word!r}"
+        return ConfigError(told, hint=hint)
+    option = error.token.keyword or error.token.value if isinstance(error, UnknownOptionError) else ""
+    if option in OF_LISTS and command in LISTS:
+        return ConfigError(f"{command} is not a list, which {option} is for", hint="use --json")
+    return ConfigError(" ".join(str(error).split()).rstrip("."), hint=hint)
 
 
 def main() -> None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hypha_tui.cli import HERE, Reach, run_command
+from hypha_tui.cli import HERE, run_command
+from hypha_tui.options import Reach
 from hypha_tui.twin.listing import Listing
 
 
@@ -16,7 +17,7 @@ from hypha_tui.twin.listing import Listing
 class Form:
     """What comes out."""
 
-    json: Annotated[bool, Parameter(name="--json", negative="", help="One JSON document; watched, a line each")] = False
+    json: Annotated[bool, Parameter(name="--json", help="One JSON document; watched, a line each")] = False
     watch: Annotated[
         float | None, Parameter(help="Go on and print changes, at most once in so many seconds (1 if not said)")
     ] = None
@@ -31,16 +32,16 @@ class Form:
 class ListForm:
     """What comes out of a list, and in which form."""
 
-    json: Annotated[bool, Parameter(name="--json", negative="", help="One JSON document; watched, a line each")] = False
-    csv: Annotated[bool, Parameter(name="--csv", negative="", help="CSV; numbers are seconds, bytes, shares")] = False
+    json: Annotated[bool, Parameter(name="--json", help="One JSON document; watched, a line each")] = False
+    csv: Annotated[bool, Parameter(name="--csv", help="CSV; numbers are seconds, bytes, shares")] = False
     watch: Annotated[
         float | None, Parameter(help="Go on and print changes, at most once in so many seconds (1 if not said)")
     ] = None
     filter: Annotated[str, Parameter(help="Only rows that match, as after / in the terminal")] = ""
     columns: Annotated[str, Parameter(help="These columns, by key, apart by commas")] = ""
     sort: Annotated[str, Parameter(help="By this column")] = ""
-    reverse: Annotated[bool, Parameter(negative="", help="The other way round")] = False
-    wide: Annotated[bool, Parameter(negative="", help="All columns")] = False
+    reverse: Annotated[bool, Parameter(help="The other way round")] = False
+    wide: Annotated[bool, Parameter(help="All columns")] = False
 
     def listing(self) -> Listing:
         """The same for the commands."""

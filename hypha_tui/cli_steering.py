@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hypha_tui.cli import HERE, Json, Reach, run_command
+from hypha_tui.cli import HERE, Json, run_command
+from hypha_tui.options import Reach
 from hypha_tui.twin import steering as steering_commands
 
 

@@ -19,7 +19,9 @@ def exit_code(work: Callable[[], int]) -> int:
         code = work()
         sys.stdout.flush()
     except HyphaError as error:
-        sys.stderr.write(f"hypha-tui: {' '.join(str(error).split())}\n")
+        words = " ".join(str(error).split())
+        shown = "".join(one if one.isprintable() else "\ufffd" for one in words)  # a node may have had a part in it
+        sys.stderr.write(f"hypha-tui: {shown}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -26,19 +26,21 @@ class Connection:
     state_dir: Path | None = None
 
     def with_environment(self, environment: Mapping[str, str]) -> Connection:
-        """Fields that are not given, from `HYPHA_TUI_NODE`, `_CERT`, `_KEY`, `_TRUST`, `_CRLS` and `_STATE_DIR`."""
+        """Fields that are not given, from `HYPHA_TUI_NODE`, `_CERT`, `_KEY`, `_TRUST`, `_CRLS` and `_STATE_DIR`. A node
+        and a state folder stand for each other: who gives one asks for no other."""
+        says_where = bool(self.node) or self.state_dir is not None
 
         def path(given: Path | None, name: str) -> Path | None:
             text = environment.get(f"HYPHA_TUI_{name}", "")
             return given or (Path(text) if text else None)
 
         return Connection(
-            node=self.node or environment.get("HYPHA_TUI_NODE", ""),
+            node=self.node if says_where else environment.get("HYPHA_TUI_NODE", ""),
             cert=path(self.cert, "CERT"),
             key=path(self.key, "KEY"),
             trust=path(self.trust, "TRUST"),
             crls=path(self.crls, "CRLS"),
-            state_dir=path(self.state_dir, "STATE_DIR"),
+            state_dir=self.state_dir if says_where else path(None, "STATE_DIR"),
         )
 
 

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypha_tui.client.endpoint import Connection, Endpoint
+from hypha_tui.client.endpoint import Endpoint
 from hypha_tui.keys.presets import keymap_for
-from hypha_tui.settings.config import Given, load
+from hypha_tui.options import Display, Reach
+from hypha_tui.settings.config import load
 from hypha_tui.settings.contexts import Contexts
 from node.errors import ConfigError, HyphaError
 
@@ -17,19 +18,19 @@ if TYPE_CHECKING:
     from hypha_tui.client.api import Client
 
 
-def open_terminal(given: Given, connection: Connection, record: Path | None, replay: Path | None) -> int:
+def open_terminal(reach: Reach, display: Display) -> int:
     """The terminal until it is left; its exit code."""
-    settings = load(os.environ, given)
+    settings = load(os.environ, display.given(reach))
     keymap_for(settings.config.preset, settings.keys)
     contexts = Contexts(settings, os.environ)
-    context, endpoint = contexts.first(connection) if replay is None else (None, None)
+    context, endpoint = contexts.first(reach.connection()) if display.replay is None else (None, None)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise HyphaError("the terminal needs a terminal", hint="for scripts: hypha-tui jobs --json, and the like")
     _prepare()
     from hypha_tui.process.ending import HUNG_UP, let_go
     from hypha_tui.screens.app import HyphaApp
 
-    client, label = _client(endpoint, record, replay)
+    client, label = _client(endpoint, display.record, display.replay)
     app = HyphaApp(client, label=label, settings=settings, context=context, contexts=contexts)
     app.run(mouse=settings.config.mouse)
     if app.crash:
@@ -65,7 +66,6 @@ def _prepare() -> None:
     import gc
 
     gc.disable()
-    _import_aiohttp()
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
     os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
     os.environ.setdefault("TEXTUAL_FPS", "15" if os.environ.get("SSH_TTY") else "30")
@@ -74,15 +74,3 @@ def _prepare() -> None:
         os.environ.pop(name, None)
     if os.environ.get("NO_COLOR") == "":
         del os.environ["NO_COLOR"]
-
-
-def _import_aiohttp() -> None:
-    """aiohttp reads the system's authorities when it is imported, for 50 ms. We trust those of the cluster alone."""
-    kept = os.environ.get("SSL_CERT_FILE")
-    os.environ["SSL_CERT_FILE"] = os.devnull
-    try:
-        import aiohttp  # noqa: F401
-    finally:
-        del os.environ["SSL_CERT_FILE"]
-        if kept is not None:
-            os.environ["SSL_CERT_FILE"] = kept

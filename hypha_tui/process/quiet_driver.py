@@ -6,9 +6,11 @@ what an idle terminal would cost. Imported only where there is a terminal (not o
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import selectors
+import signal
 from codecs import getincrementaldecoder
 from contextlib import suppress
 from typing import IO, Any, Final, cast
@@ -81,12 +83,22 @@ class QuietDriver(LinuxDriver):
             self._output = Output(self._file)
             self._file = cast("Any", self._output)
         super().start_application_mode()  # type: ignore[no-untyped-call]  # Textual leaves it without types
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGWINCH, self._tell_size)
+        loop.call_soon_threadsafe(self._tell_size)  # after `ctrl+z` this runs in the handler of a signal
 
-    def check_size(self) -> None:
-        """Tell the app of another size of the terminal: of many changes in a row the last signal may not arrive."""
+    def _tell_size(self) -> None:
+        """Tell the app the size of the terminal, as it is now. Textual reads it in the handler of the signal, where
+        the next signal may come in between: then the older size is told last, and stays.
+
+        Back at the size that the app knows, the terminal may still have lost what was drawn on the way.
+        """
+        if self._in_band_window_resize:
+            return
         size = Size(*self._get_terminal_size())
-        if size != self._app.size:
-            self._app.post_message(Resize(size, size))
+        self._app.post_message(Resize(size, size))
+        if size == self._app.size and self._app.screen_stack:
+            self._app.screen.refresh()
 
     def _sigcont_application(self, *_: object) -> None:
         """Take the terminal again after `ctrl+z`. One that goes away sends SIGCONT too, and is not to be taken."""

@@ -17,7 +17,7 @@ from hypha_tui.store.records import slice_counts, slice_rows
 from hypha_tui.twin import output
 from hypha_tui.twin.listing import Listing, Table
 from hypha_tui.twin.naming import job_id_of
-from hypha_tui.twin.watching import Watched, repeat, watch
+from hypha_tui.twin.watching import Watched, watch
 from node.views import AnyView, DatasetView, JobView, LeaseView, PeerView, Point, SliceMap, Snapshot, TransferView
 
 KINDS: dict[str, type[AnyView]] = {
@@ -28,7 +28,6 @@ KINDS: dict[str, type[AnyView]] = {
     "datasets": DatasetView,
 }
 MAP_WIDTH = 64
-SLICES_EVERY_S = 2.0
 
 
 def look_at(store: ClusterStore) -> Look:
@@ -139,7 +138,12 @@ async def slices(endpoint: Endpoint, job: str, listing: Listing) -> int:
         if listing.watch_s is None:
             await once()
             return 0
-        return await repeat(max(listing.watch_s, SLICES_EVERY_S), once)
+
+        async def show(watched: Watched, changes: Changes) -> None:
+            if watched.is_new or job_id in changes.dirty.get(JobView.kind, ()):
+                await once()
+
+        return await watch(client, listing.watch_s, show)
 
 
 def _map(found: SliceMap) -> None:

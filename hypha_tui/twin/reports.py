@@ -24,7 +24,7 @@ from hypha_tui.twin.listing import Listing
 from hypha_tui.twin.lists import look_at
 from hypha_tui.twin.naming import job_id_of, object_of
 from hypha_tui.twin.watching import Watched, repeat, watch
-from node.errors import ConfigError, PeerUnreachable
+from node.errors import PeerUnreachable
 from node.views import AnyView, Frame, JobView, LeaseView, LogChunk, PeerView, TransferView
 
 LOGS_EVERY_S = 2.0
@@ -82,8 +82,6 @@ async def inspect(endpoint: Endpoint, kind: str, word: str, listing: Listing) ->
 
 async def logs(endpoint: Endpoint, job: str, task: str, listing: Listing, *, lines: int) -> int:
     """The last lines that a job's tasks wrote; watched, what they write from then on. Fails when none can be read."""
-    if listing.as_csv:
-        raise ConfigError("logs are lines, not a table", hint="use --json")
     async with connected(endpoint) as client:
         job_id = await job_id_of(client, job)
         names = {peer.id: peer.name for peer in cast("list[PeerView]", await client.objects(PeerView))}
@@ -137,8 +135,6 @@ def _print(chunks: list[LogChunk], names: dict[str, str], is_headed: bool) -> No
 
 async def _told(endpoint: Endpoint, listing: Listing, tell: Tell) -> int:
     """Print what `tell` makes of the cluster: once, or again whenever it has changed."""
-    if listing.as_csv:
-        raise ConfigError("this is not a table", hint="use --json")
     before = b""
 
     def put(store: ClusterStore) -> None:

@@ -51,6 +51,12 @@ async def watch(client: Client, every_s: float, show: Show) -> int:
     told = ""
     ended: LinkState | None = None
 
+    def say_broken(detail: str) -> None:
+        nonlocal told
+        if detail != told:
+            told = detail
+            output.note(f"hypha-tui: {detail}; trying again")
+
     def on_frame(frame: Frame) -> bool:
         is_whole = watched.apply(frame)
         changed.set()
@@ -61,9 +67,8 @@ async def watch(client: Client, every_s: float, show: Show) -> int:
         if link.state == "refused" or (link.state == "stale" and watched.store.last_frame_at is None):
             ended = link
             changed.set()
-        elif link.state == "stale" and link.detail != told:
-            told = link.detail
-            output.note(f"hypha-tui: {link.detail}; trying again")
+        elif link.state == "stale":
+            say_broken(link.detail)
         elif link.state == "live":
             told = ""
 
@@ -76,18 +81,34 @@ async def watch(client: Client, every_s: float, show: Show) -> int:
                 if ended is not None:
                     kind = PeerUntrusted if ended.state == "refused" else PeerUnreachable
                     raise kind(ended.detail, hint=ended.hint)
-                await show(watched, watched.store.take_changes())
+                try:
+                    await show(watched, watched.store.take_changes())
+                except PeerUnreachable as error:
+                    say_broken(error.message)
+                    watched.is_new = True  # what was to be asked is asked once more
+                    changed.set()
+                else:
+                    watched.is_new = False
+                    watched.points.clear()
                 sys.stdout.flush()
-                watched.is_new = False
-                watched.points.clear()
                 await asyncio.sleep(max(every_s, LEAST_S))
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
 
 
 async def repeat(every_s: float, step: Callable[[], Awaitable[None]]) -> int:
-    """Do something again and again; for what no stream tells."""
+    """Do something again and again; for what no stream tells. As with `watch`, only a first try may fail."""
+    has_begun = is_broken = False
     while True:
-        await step()
+        try:
+            await step()
+        except PeerUnreachable as error:
+            if not has_begun:
+                raise
+            if not is_broken:
+                output.note(f"hypha-tui: {error.message}; trying again")
+            is_broken = True
+        else:
+            has_begun, is_broken = True, False
         sys.stdout.flush()
         await asyncio.sleep(every_s)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-
-from textual.pilot import Pilot
 
 from hypha_tui.client.api import Client
 from hypha_tui.client.endpoint import Endpoint
@@ -15,6 +14,7 @@ from hypha_tui.screens.app import HyphaApp
 from hypha_tui.settings.config import Settings
 from hypha_tui.settings.contexts import Contexts
 from tests.terminal.feed import FakeClient, fake_client
+from tests.terminal.pilots import SurePilot
 
 UTF8 = {"LANG": "C.UTF-8", "TERM": "xterm-256color"}
 SIZES = ((80, 24), (120, 40), (200, 60))
@@ -44,7 +44,7 @@ class Terminal:
 
     app: HyphaApp
     client: FakeClient
-    pilot: Pilot[None]
+    pilot: SurePilot
     clock: Clock
 
     async def settle(self) -> None:
@@ -58,6 +58,13 @@ class Terminal:
         """Keys, and what they lead to."""
         await self.pilot.press(*keys)
         await self.settle()
+
+    async def until(self, done: Callable[[], bool], within_s: float = 5.0) -> None:
+        """Until it is so, in real time."""
+        async with asyncio.timeout(within_s):
+            while not done():
+                await asyncio.sleep(0.005)
+                await self.settle()
 
     async def later(self, seconds: float) -> None:
         """Time goes by."""
@@ -105,7 +112,7 @@ async def terminal(
         contexts=contexts,
         open_client=open_client,
     )
-    async with app.run_test(size=size) as pilot:
-        found = Terminal(app, client, pilot, clock)
+    async with app.run_test(size=size):
+        found = Terminal(app, client, SurePilot(app), clock)
         await found.settle()
         yield found

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ class Pty:
     def __init__(self, command: Sequence[str], size: tuple[int, int], environment: dict[str, str]) -> None:
         self.screen = Screen(*size)
         self.raw = b""
+        self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._master, slave = pty.openpty()
         self._is_open = True
         self._size(size)
@@ -86,7 +88,7 @@ class Pty:
             except OSError:
                 return  # nobody has the other end open any more
             self.raw += data
-            self.screen.feed(data.decode("utf-8", "replace"))
+            self.screen.feed(self._decode(data))
             wait_s = 0.0
 
 

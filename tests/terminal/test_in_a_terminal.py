@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.terminal.fake_node import FakeNode, serving
 from tests.terminal.ptys import in_pty
-from tests.terminal.tmux import HAS_TMUX, shown
+from tests.terminal.tmux import HAS_TMUX, Tmux, shown
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +32,17 @@ def reach(node: FakeNode) -> tuple[str, str]:
 def test_a_storm_of_resizes_ends_right_and_quitting_gives_the_screen_back(
     reach: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """And below the smallest size it says which size it needs."""
-    with in_pty(*reach, home=tmp_path, size=(80, 24)) as terminal:
+    """From the first byte on. And below the smallest size it says which size it needs."""
+    with in_pty(*reach, home=tmp_path, size=(200, 60)) as terminal:
+        terminal.until(lambda: bool(terminal.raw), "first byte")
+        for _ in range(25):
+            terminal.resize(200, 60)
+            terminal.resize(80, 24)
         terminal.wait("[1 Over]", "diloco-7", "live")
         assert "1049" in terminal.screen.modes
+        terminal.screen.resize(80, 24)  # it may lose what was drawn on the way to another size and back
+        terminal.process.send_signal(signal.SIGWINCH)
+        terminal.wait("[1 Over]", "diloco-7", "live")
         for _ in range(25):
             terminal.resize(200, 60)
             terminal.resize(80, 24)
@@ -47,6 +54,29 @@ def test_a_storm_of_resizes_ends_right_and_quitting_gives_the_screen_back(
         terminal.press("\x11")
         assert terminal.end() == 0
         assert terminal.screen.is_restored, terminal.screen.modes
+
+
+def test_of_two_sizes_the_newer_stays_when_the_second_comes_while_the_first_is_read(
+    reach: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The moment that a storm of resizes hits at random: a signal in the middle of the handler of the one before."""
+    between = (
+        "import fcntl, struct, sys, termios\n"
+        "from hypha_tui import cli\n"
+        "from hypha_tui.process.quiet_driver import QuietDriver\n"
+        "read = QuietDriver._get_terminal_size\n"
+        "def slowly(self):\n"
+        "    size = read(self)\n"
+        "    if size == (120, 40):\n"
+        "        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack('HHHH', 30, 100, 0, 0))\n"
+        "        for _ in range(1000): pass\n"
+        "    return size\n"
+        "QuietDriver._get_terminal_size = slowly; cli.main()"
+    )
+    with in_pty(*reach, home=tmp_path, size=(80, 24), program=("-c", between)) as terminal:
+        terminal.wait("[1 Over]", "diloco-7", "live")
+        terminal.resize(120, 40)
+        terminal.until(lambda: "? keys" in terminal.screen.lines[29], "foot in the thirtieth line")
 
 
 def test_a_terminal_that_goes_away_leaves_no_process(reach: tuple[str, ...], tmp_path: Path) -> None:
@@ -109,11 +139,18 @@ def test_without_colour_and_mouse_neither_is_asked_for(reach: tuple[str, ...], t
         colours = re.compile(r"(?:^|;)(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;|$)")
         assert not [style for style in terminal.screen.styles if colours.search(style)]
         assert not {"1000", "1003"} & terminal.screen.modes
+        terminal.press(":set mouse on\r")
+        terminal.until(lambda: {"1000", "1003"} <= terminal.screen.modes, "mouse codes")
+        terminal.press(":set mouse off\r")
+        terminal.until(lambda: not {"1000", "1003"} & terminal.screen.modes, "end of mouse codes")
+        terminal.press("\x11")
+        assert terminal.end() == 0
+        assert terminal.screen.is_restored, terminal.screen.modes
 
 
 def test_a_link_that_is_killed_is_told_at_once_and_comes_back(tmp_path: Path) -> None:
-    """T50: with the age of what is still shown. Two seconds is what we want; a loaded machine is given more."""
-    socket = tmp_path / "n.sock"
+    """T50: with the age of what is still shown. Within 2 s: the least of three, which a busy machine can meet."""
+    socket, took = tmp_path / "n.sock", []
     with ExitStack() as stack:
         with serving(FakeNode(socket)):
             terminal = stack.enter_context(in_pty("--node", f"unix:{socket}", home=tmp_path))
@@ -122,13 +159,18 @@ def test_a_link_that_is_killed_is_told_at_once_and_comes_back(tmp_path: Path) ->
             terminal.wait("[3 Leases]", "w-ams-00")
             styles = set(terminal.screen.styles)
             killed = time.monotonic()
-        terminal.wait("stale", "trying again within", "w-ams-00", within_s=6.0)
-        print(f"the banner took {(time.monotonic() - killed) * 1000:.0f} ms")
+        terminal.wait("stale", "trying again within", "w-ams-00", within_s=20.0)
+        took.append(time.monotonic() - killed)
         terminal.until(lambda: re.search(r"this is \d+s old", terminal.screen.text) is not None, "age")
         assert terminal.screen.styles - styles, "what is shown is dimmed"
-        with serving(FakeNode(socket)):
-            terminal.wait("live", "w-ams-00", within_s=15.0)
-            terminal.until(lambda: "trying again" not in terminal.screen.text, "end of the banner")
+        for _ in range(2):
+            with serving(FakeNode(socket)):
+                terminal.until(lambda: "trying again" not in terminal.screen.text, "end of the banner", 20.0)
+                terminal.wait("live", "w-ams-00")
+                killed = time.monotonic()
+            terminal.wait("stale", "trying again within", within_s=20.0)
+            took.append(time.monotonic() - killed)
+        assert min(took) <= 2.0, took
 
 
 def test_something_that_breaks_inside_is_one_line_and_a_file(reach: tuple[str, ...], tmp_path: Path) -> None:
@@ -150,13 +192,20 @@ def test_something_that_breaks_inside_is_one_line_and_a_file(reach: tuple[str, .
 
 @pytest.mark.skipif(not HAS_TMUX, reason="tmux is not installed")
 def test_escape_acts_at_once_in_tmux(reach: tuple[str, ...]) -> None:
-    """T49: 120 ms is what we want; a loaded machine is given more."""
+    """T49: no more than 120 ms later than any other key: the least of five each, which a busy machine can meet."""
     with shown(*reach, size=(80, 24)) as tmux:
         tmux.wait("diloco-7", "[1 Over]")
-        tmux.press("?")
-        tmux.wait("Keys on Overview")
-        pressed = time.monotonic()
-        tmux.press("Escape")
-        while "Keys on Overview" in tmux.text:
-            assert time.monotonic() - pressed < 3.0
-        print(f"escape took {(time.monotonic() - pressed) * 1000:.0f} ms")
+        opening, closing = [], []
+        for _ in range(5):
+            opening.append(_took(tmux, "?", lambda text: "Keys on Overview" in text))
+            closing.append(_took(tmux, "Escape", lambda text: "Keys on Overview" not in text))
+        assert min(closing) - min(opening) <= 0.12, (opening, closing)
+
+
+def _took(tmux: Tmux, key: str, done: Callable[[str], bool]) -> float:
+    """Seconds from a key to what it leads to."""
+    pressed = time.monotonic()
+    tmux.press(key)
+    while not done(tmux.text):
+        assert time.monotonic() - pressed < 10.0, tmux.text
+    return time.monotonic() - pressed

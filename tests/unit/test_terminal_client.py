@@ -18,7 +18,8 @@ import pytest
 from aiohttp import web
 
 from hypha_tui.client import jobfields, jobfile, tomledit
-from hypha_tui.client.api import COMMAND_HEADER, ApiClient, connected
+from hypha_tui.client.api import ApiClient, connected
+from hypha_tui.client.commands import HEADER as COMMAND_HEADER
 from hypha_tui.client.endpoint import Connection, Endpoint, resolve
 from hypha_tui.client.follow import follow
 from hypha_tui.client.link import LONGEST_WAIT_S, Backoff, LinkState
@@ -26,7 +27,7 @@ from hypha_tui.client.sse import SseParser
 from node.addresses import parse
 from node.errors import ConfigError, HyphaError, PeerUnreachable, PeerUntrusted, Refused
 from node.identity.trust import Trust
-from node.views import Delta, Frame, JobView, Problem, Snapshot, SubmitResult
+from node.views import Delta, Frame, JobView, Problem, SchedulerChoice, Snapshot, SubmitResult
 from node.wire import RunCommand, Submit
 from tests.support import MakeIdentity
 from tests.terminal.feed import job
@@ -62,6 +63,14 @@ def test_flags_beat_the_environment_and_files_beside_the_certificate_are_found()
     found = resolve(Connection(node="https://example.org:4001"), environment)
     assert str(found.address) == "/dns/example.org/tcp/4001"
     assert (found.key, found.trust) == (Path("/c/ada-key.pem"), Path("/c/ada-trust.pem"))
+
+
+def test_a_node_or_a_state_folder_that_is_named_beats_both_of_the_environment(tmp_path: Path) -> None:
+    file = operator_file(tmp_path / "a", os.getpid())
+    environment = {"HYPHA_TUI_NODE": "unix:/other", "HYPHA_TUI_STATE_DIR": str(tmp_path / "none")}
+    assert resolve(Connection(state_dir=tmp_path / "a"), environment).socket == file.with_name("operator.sock")
+    assert resolve(Connection(node="unix:/named"), environment).socket == Path("/named")
+    assert resolve(Connection(), environment).socket == Path("/other")
 
 
 def test_an_address_without_a_certificate_says_what_is_missing() -> None:
@@ -244,6 +253,8 @@ class Node:
             return response
         if request.method == "POST":
             return web.Response(status=201, body=msgspec.json.encode(SubmitResult(job_id="tiny-1", scheduler="s")))
+        if request.path.endswith("/scheduler"):
+            return web.Response(body=msgspec.json.encode(SchedulerChoice(job_id="tiny-1", scheduler="s1")))
         return web.Response(body=msgspec.json.encode([job()]))
 
 
@@ -328,6 +339,7 @@ async def test_over_tls_commands_are_signed_and_the_pinned_key_is_checked_before
         run = msgspec.msgpack.decode(base64.b64decode(node.requests[-1][2][COMMAND_HEADER]), type=RunCommand)
         command = msgspec.msgpack.decode(run.signed.payload, type=Submit)
         assert (command.job_id, command.body_sha256) == (body.job_id, body.sha256)
+        assert command.scheduler == "s1", "signed for the scheduler that the node named, and for no other"
         trust: Trust = server.load().trust
         caller, _ = trust.open(run.signed)
         assert caller.role == "operator"

@@ -9,6 +9,7 @@ import pytest
 
 from hypha_tui.cli import run
 from hypha_tui.client.endpoint import Endpoint
+from hypha_tui.exits import exit_code
 from hypha_tui.twin import jobs as commands
 from hypha_tui.twin import lists
 from hypha_tui.twin import steering as steering_commands
@@ -26,6 +27,10 @@ from tests.unit.test_terminal_client import served
         (["peerz"], 2, "there is no command 'peerz'"),
         (["--node", "unix:/x", "jobs"], 2, "options go after the command 'jobs'"),
         (["metrics"], 2, "JOB"),
+        (["jobs", "broken"], 2, "jobs has no use for 'broken'; `hypha-tui jobs --help`"),
+        (["jobs", "--watch", "soon"], 2, "jobs has no use for 'soon'"),
+        (["overview", "--csv"], 2, "overview is not a list, which --csv is for; use --json"),
+        (["logs", "j", "--filter", "x"], 2, "logs is not a list, which --filter is for"),
         (["job", "nope"], 2, "resume, export"),
         (["job", "resume"], 2, "JOB"),
         (["job", "export", "j"], 2, "--to"),
@@ -53,6 +58,14 @@ def test_every_error_is_one_line_with_a_hint_and_its_exit_code(
     assert err.count("\n") == 1
     assert words in err
     assert "; " in err
+
+
+def test_what_a_node_says_is_one_line_that_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    def refused() -> int:
+        raise Refused("x", "no\x1b[2J\x9b1mroom\nhere")
+
+    assert exit_code(refused) == 1
+    assert capsys.readouterr().err == "hypha-tui: no\ufffd[2J\ufffd1mroom here\n"
 
 
 def test_version_is_the_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,8 +17,10 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from hypha_tui.cli import run
+from hypha_tui.client import link
+from hypha_tui.client.api import connected
 from hypha_tui.client.endpoint import Endpoint
-from hypha_tui.twin import columnpage, lists, reports
+from hypha_tui.twin import columnpage, lists, naming, reports
 from hypha_tui.twin import jobs as commands
 from hypha_tui.twin.listing import Listing
 from node.errors import ConfigError, PeerUnreachable, Refused
@@ -57,6 +59,7 @@ class Api:
         self.frames: asyncio.Queue[Frame | None] = asyncio.Queue()
         self.history: list[Point] = points(rounds=2)
         self.lines = ["epoch 1"]
+        self.slices = MAP
         self.asked: list[str] = []
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -72,7 +75,7 @@ class Api:
             "cluster": await client.cluster(),
             "events": events(40),
             "metrics": self.history,
-            "slices": MAP,
+            "slices": self.slices,
             "spec": await client.spec("diloco-7"),
             "logs": [replace(chunks[0], lines=list(self.lines))],
         }
@@ -228,6 +231,54 @@ async def test_watching_curves_events_and_logs_prints_each_new_line_once(
         node.lines.append("epoch 2")
         assert await reading.until("epoch 2") == "epoch 2\n"
         await reading.stop()
+
+
+@pytest.mark.asyncio
+async def test_watching_slices_asks_again_only_when_the_stream_tells_of_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with api(tmp_path) as node:
+        reading = Reading(lists.slices(node.endpoint, "diloco-7", Listing(watch_s=0)), capsys)
+        await reading.until("used 20")
+        asked = "GET /api/v1/jobs/diloco-7/slices"
+        node.slices = replace(MAP, states="uuap." * 16)
+        node.frames.put_nowait(Delta(seq=2, items=[replace(job(), id="other")]))
+        node.frames.put_nowait(Delta(seq=3, items=[job(round_=13)]))
+        await reading.until("used 32")
+        assert node.asked.count(asked) == 2
+        await reading.stop()
+
+
+@pytest.mark.asyncio
+async def test_watching_goes_on_over_a_link_that_breaks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "LOGS_EVERY_S", 0.01)
+    monkeypatch.setattr(link, "FIRST_WAIT_S", 0.02)
+    async with api(tmp_path) as node:
+        logs = Reading(reports.logs(node.endpoint, "diloco-7", "", Listing(watch_s=0), lines=100), capsys)
+        await logs.until("epoch 1")
+        slices = Reading(lists.slices(node.endpoint, "diloco-7", Listing(watch_s=0)), capsys)
+        await slices.until("used 20")
+        endpoint = node.endpoint
+    async with api(tmp_path) as node:
+        assert node.endpoint == endpoint
+        node.slices, node.lines = replace(MAP, states="uuap." * 16), ["epoch 1", "epoch 2"]
+        await slices.until("used 32")
+        await slices.stop()
+        node.lines.append("epoch 3")
+        await logs.until("epoch 3")
+        await logs.stop()
+
+
+@pytest.mark.parametrize("word", ["job", "lease", "worker"])
+@pytest.mark.asyncio
+async def test_an_empty_word_names_nothing_not_even_where_there_is_one_only(word: str, tmp_path: Path) -> None:
+    """A script's variable that is not set must not cancel the only job."""
+    finders: dict[str, Any] = {"job": naming.job_id_of, "lease": naming.lease_id_of, "worker": naming.worker_of}
+    async with api(tmp_path) as node, connected(node.endpoint) as client:
+        with pytest.raises(ConfigError, match=f"no {word} is named"):
+            await finders[word](client, "")
 
 
 @pytest.mark.asyncio
