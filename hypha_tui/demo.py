@@ -227,7 +227,10 @@ def _open_terminal(cluster: LocalCluster, workers: int, rounds: int, out: Path, 
 
     job_id = asyncio.run(run_job())
     client = ApiClient(endpoint(cluster))
-    HyphaApp(client if record is None else RecordingClient(client, record), label=str(endpoint(cluster))).run()
+    app = HyphaApp(client if record is None else RecordingClient(client, record), label=str(endpoint(cluster)))
+    app.run()
+    if app.crash:
+        raise HyphaError(app.crash)
     job = asyncio.run(look(job_id))
     return _keep(job, workers, out) if job.state == "done" else {}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -10,6 +12,7 @@ from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import BUILTIN_THEMES, Theme
 
+from hypha_tui.store.glyphs import SIGNS, UNICODE, sign_problem
 from node.errors import ConfigError
 from node.schema import Origin, nearest, parse_toml, read_text
 
@@ -42,6 +45,14 @@ def folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parent.parent / "themes"
 
 
+@dataclass(frozen=True, slots=True)
+class ThemeFile:
+    """What a file says: a theme, and the signs that it replaces."""
+
+    theme: Theme
+    signs: Mapping[str, str]
+
+
 class Themes:
     """The themes that can be used: the shipped ones, and those of the user's folder, which win over a shipped name.
 
@@ -52,6 +63,7 @@ class Themes:
         self._folders = [shipped or folder(), *([user] if user is not None else [])]
         self._stamps: dict[Path, tuple[int, int]] = {}
         self.found: dict[str, Theme] = {}
+        self.signs: dict[str, Mapping[str, str]] = {}
         self.files: dict[str, Path] = {}
         self.problems: list[str] = []
         self.read()
@@ -65,19 +77,22 @@ class Themes:
         """Read every file anew. A theme whose file is broken now stays as it was."""
         self.problems = []
         found: dict[str, Theme] = {}
+        signs: dict[str, Mapping[str, str]] = {}
         files: dict[str, Path] = {}
         for file in [file for where in self._folders for file in sorted(where.glob("*.toml"))]:
             self._stamps[file] = stamp(file)
             try:
-                theme = load(file)
+                read = load(file)
             except ConfigError as error:
                 self.problems.append(str(error))
                 known = [name for name, place in self.files.items() if place == file]
                 found |= {name: self.found[name] for name in known}
+                signs |= {name: self.signs[name] for name in known}
                 files |= dict.fromkeys(known, file)
             else:
-                found[theme.name], files[theme.name] = theme, file
-        self.found, self.files = found, files
+                name = read.theme.name
+                found[name], signs[name], files[name] = read.theme, read.signs, file
+        self.found, self.signs, self.files = found, signs, files
 
     def has_changed(self, name: str) -> bool:
         """Whether the file of this theme is another than when it was read. Shipped ones are not looked at."""
@@ -101,21 +116,22 @@ def has_few_colours(environment: Mapping[str, str]) -> bool:
     return not environment.get("TERM", "").endswith(("256color", "direct", "kitty", "ghostty", "alacritty", "wezterm"))
 
 
-def load(file: Path) -> Theme:
-    """One theme; ConfigError names the file, the line and the key that is wrong."""
+def load(file: Path) -> ThemeFile:
+    """One file; ConfigError names the file, the line and the key that is wrong."""
     what = f"theme {file.name}"
     text = read_text(file, "theme")
     document = parse_toml(text, what)
     origin = Origin(what, text)
     for section in document:
-        _check_known(origin, (section,), ("meta", *SECTIONS))
+        _check_known(origin, (section,), ("meta", *SECTIONS, "glyphs"))
     name, dark, ansi = _meta(document, origin, file.stem)
     colours = {section: _section(document, section, origin, ansi) for section in SECTIONS}
     palette = colours.pop("palette")
     variables = {f"{section}-{key}": value for section, keys in colours.items() for key, value in keys.items()}
     if ansi:  # Textual's own style sheets need more variables of a theme without colours of its own
         variables = BUILTIN_THEMES["ansi-dark"].variables | variables
-    return Theme(name=name, dark=dark, ansi=ansi, variables=variables, **cast("dict[str, Any]", palette))
+    theme = Theme(name=name, dark=dark, ansi=ansi, variables=variables, **cast("dict[str, Any]", palette))
+    return ThemeFile(theme, _signs(document, origin))
 
 
 def _meta(document: Mapping[str, Any], origin: Origin, stem: str) -> tuple[str, bool, bool]:
@@ -140,6 +156,21 @@ def _section(document: Mapping[str, Any], section: str, origin: Origin, ansi: bo
             wanted = "write a colour of the terminal, such as ansi_red" if ansi else "write #rrggbb"
             raise origin.error((section, key), f"{value!r} is not a colour for this theme", wanted)
     return {key: str(table[key]) for key in SECTIONS[section]}
+
+
+def _signs(document: Mapping[str, Any], origin: Origin) -> dict[str, str]:
+    table = _table(document, "glyphs", origin)
+    for key, value in table.items():
+        _check_known(origin, ("glyphs", key), SIGNS)
+        wrong = sign_problem(key, value)
+        if wrong:
+            raise origin.error(("glyphs", key), f"{value!r} is no sign for this", wrong)
+    state = {key: table.get(key, sign) for key, sign in UNICODE.state.items()}
+    twice = [sign for sign, times in Counter(state.values()).items() if times > 1]
+    if twice:
+        key = next(key for key in table if state.get(key) == twice[0])
+        raise origin.error(("glyphs", key), f"{twice[0]!r} would stand for two states", "give each a sign of its own")
+    return dict(table)
 
 
 def _is_colour(value: object, ansi: bool) -> bool:

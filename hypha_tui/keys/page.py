@@ -11,8 +11,8 @@ Made from `hypha_tui/keys/keymap.py` by `python -m hypha_tui.keys.keymap > docs/
 the keys of the place you are in, and `ctrl+p` finds a key or command by name.
 
 Keys in a row (`g g`) and numbers wait a second and a half for the next key, and the status line shows them.
-A number before a motion repeats it: `10j`, `90G`. Since `1` to `8` are screens, a number here is one whose first
-two digits are not both screens (`10`, `19`, `90`); in the `vim` preset every number is one.
+A number before a motion repeats it: `25j`, `90G`. Since `1` to `8` are screens, a number here has two digits or more,
+which come within 0.3 s of each other and 0.6 s of the motion: `05j` for five. In the `vim` preset every number is one.
 """
 
 _FOOT = """

@@ -63,6 +63,7 @@ class Keymap:
     def __init__(self, keys: Sequence[Key] = KEYS) -> None:
         self.keys = tuple(keys)
         self._live: dict[tuple[str, ...], frozenset[str]] = {}
+        self._counted: dict[tuple[str, ...], frozenset[str]] = {}
 
     @cached_property
     def by_id(self) -> dict[str, Key]:
@@ -82,6 +83,13 @@ class Keymap:
         if scopes not in self._live:
             self._live[scopes] = frozenset(one for key in self.of(*scopes) for one in key.keys.split(","))
         return self._live[scopes]
+
+    def counted(self, scopes: tuple[str, ...]) -> frozenset[str]:
+        """Those of `live` that take a number."""
+        if scopes not in self._counted:
+            taking = [key for key in self.of(*scopes) if key.counted]
+            self._counted[scopes] = frozenset(one for key in taking for one in key.keys.split(","))
+        return self._counted[scopes]
 
     def clashes(self) -> list[str]:
         """Keys that mean two things in one place."""

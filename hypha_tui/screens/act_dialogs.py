@@ -16,12 +16,13 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from hypha_tui.screens.dialogs import ConfirmScreen
+from hypha_tui.screens.newest_size import NewestSize
 from hypha_tui.store import text
 from hypha_tui.store.acts import Act
 from hypha_tui.widgets.drawing import Drawing
 
 
-class ActMenu(ModalScreen[str | None]):
+class ActMenu(ModalScreen[str | None], NewestSize[str | None]):
     """What can be done to one object or several; it names them. Each act has a key."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -38,7 +38,7 @@ from hypha_tui.settings.folders import state_folder
 from hypha_tui.settings.recall import Recall
 from hypha_tui.store.cluster import ClusterStore
 from hypha_tui.store.columns import Look
-from hypha_tui.store.glyphs import glyphs_for
+from hypha_tui.store.glyphs import glyphs_for, with_signs
 from hypha_tui.themes import Palette, fallbacks
 from hypha_tui.widgets.drawing import Drawing
 from hypha_tui.widgets.scrollbar import PlainScrollBar
@@ -107,10 +107,8 @@ class HyphaApp(App[None]):
         self._view_file = None if folder is None else folder / arrangement.FILE
         self.arrangements, self._view_problem = arrangement.load(self._view_file)
         self.animation_level = "none"
-        self.drawing = Drawing(
-            Palette({}, colour=self._has_colour),
-            glyphs_for(environment, ascii_only=ascii_only, level=settings.config.glyphs),
-        )
+        self._glyphs = glyphs_for(environment, ascii_only=ascii_only, level=settings.config.glyphs)
+        self.drawing = Drawing(Palette({}, colour=self._has_colour), self._glyphs)
         self._style_glyphs()
         self._backoff = backoff
         self._history_of: set[str] = set()
@@ -137,11 +135,25 @@ class HyphaApp(App[None]):
         colours = {name: str(value) for name, value in vars(theme).items() if isinstance(value, str)}
         return fallbacks(colours)
 
-    def on_mount(self) -> None:
-        """Show the main screen, start the stream and the clocks."""
+    def get_default_screen(self) -> MainScreen:
+        """The main screen."""
         self._repaint_theme()
+        self._main.fit(self.size)
+        self._main._push_result_callback(self, None)  # `switch_screen` takes one away, which a first screen has not
+        return self._main
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Draw in the colours of the theme. Before there is a screen, what is read here must not be read twice."""
+        if self._screen_stack:
+            super().refresh_css(animate)
+        else:
+            self.stylesheet.set_variables(self.get_css_variables())
+            self.stylesheet.update(self, animate=animate)
+
+    def on_mount(self) -> None:
+        """Start the stream and the clocks."""
         self.theme_changed_signal.subscribe(self, lambda _theme: self._repaint_theme())
-        self.push_screen(self._main)
+        self.app_resume_signal.subscribe(self, lambda _app: self._draw_anew())
         self.frames.start()
         self.call_after_refresh(self._settle_memory)
         told = (*self.theme_choice.problems, clash_notice(self.keymap.clashes()), self._view_problem)
@@ -152,6 +164,10 @@ class HyphaApp(App[None]):
         self.restart_stream()
         if not self.is_headless:
             on_signals(lambda code: self.exit(return_code=code))
+
+    def _draw_anew(self) -> None:
+        """Back from `ctrl+z`: nothing is left on the terminal of what was drawn."""
+        self.screen.refresh()
 
     def _fatal_error(self) -> None:
         """Something inside broke: a line for the user and a file for us, not pages of code on the screen."""
@@ -351,9 +367,6 @@ class HyphaApp(App[None]):
 
     def _tick(self) -> None:
         """Once a second: remaining times, ages and the clock move on even when nothing comes."""
-        check_size = getattr(self._driver, "check_size", None)
-        if check_size is not None:
-            check_size()
         if not self.hz:
             return
         changes = self.store.take_changes()
@@ -372,7 +385,7 @@ class HyphaApp(App[None]):
     def inspector(self) -> InspectorScreen | None:
         """The inspector, where it is the layer on top."""
         opened = self._main.objects.opened
-        return opened if opened is self.screen else None
+        return opened if opened is not None and opened is self.screen else None
 
     def _wake(self) -> None:
         self.frames.wake()
@@ -395,10 +408,9 @@ class HyphaApp(App[None]):
 
     def set_glyphs(self, name: str) -> None:
         """Another set of signs."""
-        self.drawing.glyphs = glyphs_for(self.environment, level=name)
-        self._style_glyphs()
+        self._glyphs = glyphs_for(self.environment, level=name)
         self._repaint_theme()
-        self._main.sync(None)
+        self._style_glyphs()
 
     # ---- history of metrics ---------------------------------------------------------------------------------------
 
@@ -433,6 +445,10 @@ class HyphaApp(App[None]):
 
     def _repaint_theme(self) -> None:
         self.drawing.palette = Palette(self.theme_variables, colour=self._has_colour)
+        before, self.drawing.glyphs = self.drawing.glyphs, with_signs(self._glyphs, self.theme_choice.signs)
+        if self.drawing.glyphs != before:
+            self._main.sync(None)
+            self._sync_layer()
         for screen in self.screen_stack:
             for widget in screen.query("Lines, LiveTable, LineLog, SliceField"):
                 widget.refresh()

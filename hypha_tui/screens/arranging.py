@@ -11,10 +11,11 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from hypha_tui.screens.newest_size import NewestSize
 from hypha_tui.widgets.live_table import LiveTable
 
 
-class ColumnList(ModalScreen[None]):
+class ColumnList(ModalScreen[None], NewestSize[None]):
     """The columns of a table in a list; Enter or a click chooses."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

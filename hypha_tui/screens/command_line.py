@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -127,6 +128,17 @@ class CommandLine:
     def do_submit(self, rest: str) -> None:
         """The form for a job."""
         self._main.open_form(rest)
+
+    def do_diff(self, rest: str) -> None:
+        """A file beside a job."""
+        if not rest:
+            self._main.say("diff FILE: a job's TOML file, or a folder with a job.toml in it")
+            return
+        from hypha_tui.screens.comparing import compare_file
+
+        selected = self._main.view.selected
+        job_id = selected[1] if selected is not None and selected[0] == "job" else ""
+        self._app.start(partial(compare_file, self._app, Path(rest), job_id), "diff")
 
     def do_ctx(self, rest: str) -> None:
         """Another cluster."""

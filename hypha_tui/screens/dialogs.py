@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -13,10 +13,16 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button
 
-from hypha_tui.keys.keymap import COMMANDS, Key, keys_of
+from hypha_tui.keys.keymap import COMMANDS, PLACES, Key, keys_of
+from hypha_tui.screens.newest_size import NewestSize
 from hypha_tui.store import text
 from hypha_tui.widgets.drawing import Drawing, Line
 from hypha_tui.widgets.lines import Lines
+
+WIDTH: Final = 60
+"""Cells of a line in a confirmation."""
+AROUND: Final = 8
+"""Lines of the screen that a confirmation needs beside its targets."""
 
 
 class ScrollingLines(Lines, can_focus=True):
@@ -37,7 +43,7 @@ class ScrollingLines(Lines, can_focus=True):
         self.scroll_relative(y=by * max(self.size.height // 2, 1), animate=False)
 
 
-class Layer(ModalScreen[bool | None]):
+class Layer(ModalScreen[bool | None], NewestSize[bool | None]):
     """A modal screen that Esc and q close."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "close", "close")]
@@ -72,8 +78,9 @@ class HelpScreen(Layer):
 
 
 def help_lines(keys: list[Key]) -> list[Line]:
-    """Keys by group, then commands."""
+    """Keys by group, those of the narrowest place first, then commands."""
     lines: list[Line] = []
+    keys = sorted(keys, key=lambda key: -len(PLACES[key.scope].within))
     for group in ("Here", "Move", "Everywhere", "Screens"):
         chosen = [key for key in keys if key.group == group]
         if not chosen:
@@ -93,6 +100,10 @@ class ConfirmScreen(Layer):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "close", "no"),
         Binding("left,h,right,l", "switch", "other button", show=False),
+        Binding("down,j", "scroll(1)", show=False),
+        Binding("up,k", "scroll(-1)", show=False),
+        Binding("pagedown", "scroll(10)", show=False),
+        Binding("pageup", "scroll(-10)", show=False),
     ]
 
     first: ClassVar[str] = "#no"
@@ -102,14 +113,16 @@ class ConfirmScreen(Layer):
         super().__init__()
         self._lines = Lines(drawing)
         self._question = question
-        self._content: list[Line] = [[(text.clean(line), "text")] for line in details]
+        self._content: list[Line] = [[(part, "text")] for line in details for part in text.wrap(line, WIDTH, 3)]
         self._yes = yes
 
     def compose(self) -> ComposeResult:
         """Question, target, two buttons."""
         with Container(id="confirm-box", classes="box") as box:
             box.border_title = Text(text.clean(self._question))
-            self._lines.styles.height = len(self._content)
+            room = max(self.app.size.height - AROUND, 3)
+            self._lines.styles.height = min(len(self._content), room)
+            box.border_subtitle = f"{len(self._content)} lines: j k scroll" if len(self._content) > room else None
             yield self._lines
             yield from self.before_buttons()
             with Container(id="confirm-buttons"):
@@ -125,6 +138,10 @@ class ConfirmScreen(Layer):
         self._lines.show(self._content)
         self.query_one("#confirm-buttons").styles.layout = "horizontal"
         self.query_one(self.first).focus()
+
+    def action_scroll(self, by: int) -> None:
+        """More of the targets, where there are many."""
+        self._lines.scroll_relative(y=by, animate=False)
 
     def action_switch(self) -> None:
         """The other button."""

@@ -66,7 +66,7 @@ class InspectorScreen(Layer):
         self._pane.sync()
         app = cast("HyphaApp", self.app)
         keys = app.keymap.footer(*self.scopes)
-        self._keys.show([bars.keys(keys, self.size.width, readonly=app.context.readonly)])
+        self._keys.show([bars.keys(keys, self.size.width, readonly=app.only_reads)])
 
     def action_close(self) -> None:
         """Away with the line to type in and its filter first, then with the whole."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.widgets import Input
 
-from hypha_tui.keys.pending import PENDING_S, Held, Pending, Typed
+from hypha_tui.keys.pending import Held, Pending, Typed
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -20,6 +20,7 @@ class Keystrokes:
     def __init__(self, app: HyphaApp) -> None:
         self._app = app
         self._pending = Pending()
+        self._began: tuple[str, ...] = ()
         self._timer: Timer | None = None
 
     @property
@@ -38,14 +39,19 @@ class Keystrokes:
             self._pending.clear()
             return False
         had_text = bool(self.text)
-        step = self._pending.feed(key, app.keymap.live(scopes), app.clock())
+        step = self._pending.feed(key, app.keymap.live(scopes), app.clock(), app.keymap.counted(self._began))
+        if self._pending.has_begun:
+            self._began = scopes
+            main.places.mark()
         if had_text or self.text:
             self._wait_anew()
+        if step.undo_screens:
+            main.places.undo_to_mark()
         match step:
-            case Held(undo_screen=True):
-                main.places.undo_screen()
-                return True
             case Held():
+                return True
+            case Typed(undo_screens=True):
+                app.call_later(self._run, step)  # behind the focus, which goes back in the same way
                 return True
             case Typed(count=0, is_row=False) if not step.key.isdigit():
                 return False
@@ -75,9 +81,10 @@ class Keystrokes:
             self._timer.stop()
             self._timer = None
         if self.text:
-            self._timer = self._app.set_timer(PENDING_S, self._forget)
+            self._timer = self._app.set_timer(self._pending.waits_s, self.forget)
         self._app.main.show_status()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Wait for no more."""
         self._pending.clear()
         self._wait_anew()

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.events import Click, Resize
-from textual.screen import Screen
+from textual.geometry import Size
 from textual.widgets import Static
 
 from hypha_tui.keys.keymap import KEYS, TITLES, find_command
@@ -19,20 +19,19 @@ from hypha_tui.screens.acting import Acting
 from hypha_tui.screens.command_line import CommandLine
 from hypha_tui.screens.copying import Copying
 from hypha_tui.screens.jump import Jump
+from hypha_tui.screens.newest_size import NewestSize
 from hypha_tui.screens.objects import Objects
 from hypha_tui.screens.panels import take_off, unzoom, zoom
 from hypha_tui.screens.places import Places
 from hypha_tui.screens.prompt import Prompt
+from hypha_tui.screens.surround import Surround
 from hypha_tui.screens.view import View
 from hypha_tui.screens.views import Views
 from hypha_tui.store import text
 from hypha_tui.store.cluster import Changes
-from hypha_tui.store.columns import Look
 from hypha_tui.store.mentions import EVENT
 from hypha_tui.widgets import bars
-from hypha_tui.widgets.lines import Lines
 from hypha_tui.widgets.live_table import LiveTable
-from hypha_tui.widgets.tape_line import tape_line
 
 if TYPE_CHECKING:
     from hypha_tui.screens.app import HyphaApp
@@ -46,10 +45,9 @@ if TYPE_CHECKING:
 FIRST: Final = ("pane.next", "pane.previous", "command", "filter")
 """Keys that act before the focused widget sees them, so that what is typed after `:` goes to the command line."""
 SMALLEST = (60, 16)
-MESSAGE_S = 6.0
 
 
-class MainScreen(Screen[None]):
+class MainScreen(NewestSize[None]):
     """Everything but the layers over it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -58,18 +56,12 @@ class MainScreen(Screen[None]):
         if key.scope in ("main", "replay") and key.id not in ("palette", "quit")
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (80, "-narrow"), (110, "-medium"), (160, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall"), (52, "-high")]
 
     def __init__(self, app: HyphaApp) -> None:
         super().__init__()
         self._app = app
-        drawing = app.drawing
-        self._header = Lines(drawing, id="header")
-        self._tabs = Lines(drawing, id="tabs")
-        self._banner = Lines(drawing, id="banner")
-        self._tape = Lines(drawing, id="tape")
-        self._status = Lines(drawing, id="status")
-        self._keys = Lines(drawing, id="keys")
+        self.surround = Surround(app, self)
         self.commands = CommandLine(app, self)
         self.copying = Copying(app, self)
         self.acting = Acting(app, self)
@@ -79,7 +71,6 @@ class MainScreen(Screen[None]):
         self.views = Views(app)
         self.current = "overview"
         self.places = Places(app, self)
-        self._message = ("", -1e9)
         self.tables: list[LiveTable] = []
         self.arrived = asyncio.Event()
         self.paints_at_once = False
@@ -100,20 +91,21 @@ class MainScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """From top to foot."""
-        yield self._header
-        yield self._tabs
-        yield self._banner
-        yield self._tape
+        yield from self.surround.above
         with Container(id="body"):
             yield self.view
         yield Static(id="too-small", markup=False)
         yield self.prompt
-        yield self._status
-        yield self._keys
+        yield from self.surround.below
 
     def on_mount(self) -> None:
         """With or without the header."""
         self.set_class(not self._app.kept_layout.header, "-no-header")
+
+    def fit(self, size: Size) -> None:
+        """Take the classes of this size before the first layout, which would otherwise be made twice."""
+        for cells, points in ((size.width, self.HORIZONTAL_BREAKPOINTS), (size.height, self.VERTICAL_BREAKPOINTS)):
+            self.add_class(*self._get_breakpoint_classes(cells, points), update=False)
 
     def on_resize(self, event: Resize) -> None:
         """Below the smallest size, say which size is needed."""
@@ -135,7 +127,7 @@ class MainScreen(Screen[None]):
             self.set_class(link in ("stale", "refused"), "-stale")
         if not self.has_class("-too-small") and self.is_ready:
             self.view.sync(changes)
-        self.sync_bars(look)
+        self.surround.sync(look)
 
     def on_idle(self) -> None:
         """Paint what a tick changed at once: Textual's own timer for it would wake an idle terminal a second time."""
@@ -143,47 +135,14 @@ class MainScreen(Screen[None]):
             self.paints_at_once = False
             self._on_timer_update()
 
-    def sync_bars(self, look: Look) -> None:
-        """Header, tabs, banner, status, keys: a line is painted only when its text differs."""
-        width = self.size.width
-        if not width:
-            return
-        app = self._app
-        self._header.show(bars.header(look, app.label, app.wall(), width, hz=app.hz, marks=self._marks()))
-        self._tabs.show([bars.tabs(self.current, width, "RO" if app.only_reads else "RW")])
-        self._banner.show([bars.banner(look)])
-        self._show_tape(look)
-        message = self._message[0] if app.clock() - self._message[1] < MESSAGE_S else ""
-        age = look.store.data_age_s(look.now)
-        stale = f"data {text.age(age)} old" if look.store.is_stale and age is not None else ""
-        waits = f"{app.keystrokes.text}_" if app.keystrokes.text else ""
-        line = bars.status(self.view.state_line, waits or message, self.view.filter_text, width, stale_for=stale)
-        self._status.show([line])
-        self._keys.show([bars.keys(app.keymap.footer(*self.scopes), width, readonly=app.only_reads)])
-
-    def _show_tape(self, look: Look) -> None:
-        """Where a recording is, while one is shown."""
-        replay = self._app.tapes.replay
-        self.set_class(replay is not None, "-tape")
-        if replay is not None:
-            self._tape.show([tape_line(replay, look.glyphs, self.size.width)])
-
-    def _marks(self) -> list[tuple[str, str]]:
-        """What the header says about the context."""
-        context = self._app.context
-        marks = [(f" {context.name}", "title")] if context.name else []
-        marks += [(" PRODUCTION", "lost")] if context.production else []
-        marks += self._app.tapes.mark
-        return marks + ([(" RO", "late")] if context.readonly else [])
-
     def show_status(self) -> None:
         """The lines around the body, now."""
-        self.sync_bars(self._app.look())
+        self.surround.sync(self._app.look())
 
     def say(self, message: str) -> None:
         """Tell something in the status line for a while."""
-        self._message = (text.clean(message), self._app.clock())
-        self.sync_bars(self._app.look())
+        self.surround.say(message)
+        self.show_status()
 
     # ---- moving about ---------------------------------------------------------------------------------------
 
@@ -262,7 +221,7 @@ class MainScreen(Screen[None]):
         elif len(panes) > 1:
             at = next((number for number, pane in enumerate(panes) if pane.has_focus), 0)
             panes[(at + by) % len(panes)].focus()
-            self.sync_bars(self._app.look())
+            self.show_status()
 
     def action_jump(self) -> None:
         """A letter on every pane."""
@@ -286,7 +245,7 @@ class MainScreen(Screen[None]):
             self.call_after_refresh(self.sync, None)
         elif self.view.filter_text:
             self.view.set_filter("")
-            self.sync_bars(self._app.look())
+            self.show_status()
         elif not self.places.is_at_root:
             self.action_history(-1)
 
@@ -349,7 +308,7 @@ class MainScreen(Screen[None]):
             self.say("  ".join(command.usage for command in matching[:5]))
         if event.closed:
             self.view.focus_first()
-        self.sync_bars(self._app.look())
+        self.show_status()
 
     def on_prompt_choices(self, event: Prompt.Choices) -> None:
         """What Tab found."""
@@ -361,7 +320,7 @@ class MainScreen(Screen[None]):
         self.view.focus_first()
         if event.mode == "/":
             self.view.set_filter(event.value, self._filter_before)
-            self.sync_bars(self._app.look())
+            self.show_status()
         elif event.mode == "file" and event.value.strip():
             self.copying.export(event.value.strip())
         elif event.mode == ":" and event.value.strip():
@@ -397,7 +356,7 @@ class MainScreen(Screen[None]):
 
     def on_click(self, event: Click) -> None:
         """A click on a tab shows its screen."""
-        if event.widget is self._tabs:
+        if event.widget is self.surround.tabs:
             name = bars.tab_at(bars.tabs(self.current, self.size.width, ""), event.x)
             if name:
                 self.action_show(name)
@@ -416,11 +375,11 @@ class MainScreen(Screen[None]):
 
     def on_live_table_arranged(self, _event: LiveTable.Arranged) -> None:
         """Its order is in the status line."""
-        self.sync_bars(self._app.look())
+        self.show_status()
 
     def on_line_log_changed(self) -> None:
         """Whether it follows is in the status line."""
-        self.sync_bars(self._app.look())
+        self.show_status()
 
     def on_line_log_opened(self, event: EventLog.Opened) -> None:
         """An event in full."""
@@ -443,11 +402,16 @@ class MainScreen(Screen[None]):
         self.objects.inspect(kind, object_id, tab)
 
     def action_job_curves(self) -> None:
-        """The curves of the job under the cursor."""
-        if self.current == "jobs" and self.view.selected is not None:
-            curves, job_id = cast("CurvesView", self.views["curves"]), self.view.selected[1]
-            self.action_show("curves")
-            self.once_ready(lambda: curves.show_job(job_id))
+        """The curves of the job under the cursor, or of the one that the lease or transfer there is for."""
+        kind, id_ = self.view.selected or ("", "")
+        item = self._app.store.items(kind).get(id_) if kind else None
+        job_id = id_ if kind == "job" else getattr(item.view, "job_id", "") if item is not None else ""
+        if not job_id:
+            self.say("there is no job here; c works on jobs, leases and transfers")
+            return
+        curves = cast("CurvesView", self.views["curves"])
+        self.action_show("curves")
+        self.once_ready(lambda: curves.show_job(job_id))
 
     def action_replay_step(self, by: int) -> None:
         """A recording: a frame on or back."""

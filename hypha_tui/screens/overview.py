@@ -21,7 +21,7 @@ from hypha_tui.widgets.drawing import Drawing
 from hypha_tui.widgets.event_log import EventLog
 from hypha_tui.widgets.lines import Lines
 from hypha_tui.widgets.live_table import LiveTable
-from node.views import AnyView, JobView
+from node.views import AnyView, DatasetView, JobView
 
 
 class OverviewView(View):
@@ -37,7 +37,7 @@ class OverviewView(View):
         self._job = Lines(drawing, id="over-job")
         self._jobs_panel = Container(self._jobs, self._job, id="over-jobs", classes="panel")
         self._table_height = 0
-        self._curve_title = ""
+        self._titles: dict[Widget, str] = {}
         self._leases = Lines(drawing, id="over-leases", classes="panel")
         self._slices = Lines(drawing, id="over-slices", classes="panel")
         self._links = Lines(drawing, id="over-links", classes="panel")
@@ -74,11 +74,30 @@ class OverviewView(View):
         look = self.look()
         self._jobs.sync(changes)
         self._show_job(look)
+        for panel, title in self._counted(look):
+            self._entitle(panel, title)
         self._leases.show(leases_digest(look, self._leases.size.width))
         self._slices.show(slices_digest(look, self._slices.size.width))
         self._links.show(links_digest(look, self._links.size.width))
         self._transfers.show(transfers_digest(look, self._transfers.size.width))
         self._events.sync(changes is None or changes.events)
+
+    def _counted(self, look: Look) -> list[tuple[Widget, str]]:
+        """Panels and their titles, with how many there are."""
+        items = look.store.items
+        slices = sum(view.slices for view in look.store.views(DatasetView))
+        counts = (
+            (self._jobs_panel, "Jobs", len(items("job"))),
+            (self._leases, "Leases", len(items("lease"))),
+            (self._slices, "Slices", slices),
+            (self._transfers, "Transfers", len(items("transfer"))),
+        )
+        return [(panel, f"{name} {count:,}" if count else name) for panel, name, count in counts]
+
+    def _entitle(self, panel: Widget, title: str) -> None:
+        if self._titles.get(panel) != title:
+            self._titles[panel] = title
+            panel.border_title = Text(title)
 
     def _show_job(self, look: Look) -> None:
         """The job under the cursor in the lines that the table leaves free."""
@@ -97,9 +116,7 @@ class OverviewView(View):
         has_validation = job.eval_loss is not None or not look.store.series_of(job.id, "loss")
         what = "Validation loss" if has_validation else "Training loss"
         title = text.clean(f"{what}, {job.name or job.id}")
-        if self._curve_title != title:
-            self._curve_title = title
-            self._curve.border_title = Text(title)
+        self._entitle(self._curve, title)
         self._curve.plot(look, job.id, "eval_loss" if has_validation else "loss")
 
     def on_live_table_moved(self, _message: LiveTable.Moved) -> None:

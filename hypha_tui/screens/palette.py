@@ -15,6 +15,7 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from hypha_tui.keys.keymap import COMMANDS, Key
+from hypha_tui.screens.newest_size import NewestSize
 from hypha_tui.widgets.drawing import Drawing
 
 
@@ -26,7 +27,7 @@ class Choice:
     command: str = ""
 
 
-class PaletteScreen(ModalScreen[Choice | None]):
+class PaletteScreen(ModalScreen[Choice | None], NewestSize[Choice | None]):
     """Type to narrow, up and down to choose, enter to do it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -18,7 +18,7 @@ class Places:
         self._app = app
         self._main = main
         self._history = History(Visit(main.current))
-        self._may_undo = False
+        self._since_mark = 0
 
     @property
     def is_at_root(self) -> bool:
@@ -27,14 +27,14 @@ class Places:
 
     def to_screen(self, name: str) -> bool:
         """A screen becomes the next place; False where it is the present one."""
-        self._may_undo = name != self._main.current
-        if self._may_undo:
+        is_other = name != self._main.current
+        if is_other:
+            self._since_mark += 1
             self._visit(Visit(name))
-        return self._may_undo
+        return is_other
 
     def to_object(self, kind: str, object_id: str) -> None:
         """An object that is inspected becomes the next place."""
-        self._may_undo = False
         self._visit(Visit(self._main.current, self._main.view.filter_text, (kind, object_id), inspected=True))
 
     def step(self, by: int) -> None:
@@ -47,11 +47,15 @@ class Places:
         self._history.note(self._here())
         self._go(self._history.last())
 
-    def undo_screen(self) -> None:
-        """The digit that changed the screen was the start of a number."""
-        if self._may_undo:
-            self._may_undo = False
-            self._go(self._history.undo())
+    def mark(self) -> None:
+        """Digits begin here that change the screen, and may turn out to be a number."""
+        self._since_mark = 0
+
+    def undo_to_mark(self) -> None:
+        """They were a number: take back the screens that they showed."""
+        steps, self._since_mark = self._since_mark, 0
+        if steps:
+            self._go([self._history.undo() for _ in range(steps)][-1])
 
     def _visit(self, place: Visit) -> None:
         self._history.note(self._here())

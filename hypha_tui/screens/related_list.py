@@ -12,11 +12,12 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from hypha_tui.screens.newest_size import NewestSize
 from hypha_tui.store import text
 from hypha_tui.store.related import Related
 
 
-class RelatedList(ModalScreen[Related | None]):
+class RelatedList(ModalScreen[Related | None], NewestSize[Related | None]):
     """Answers with the chosen one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

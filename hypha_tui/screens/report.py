@@ -1,7 +1,8 @@
-"""Layers that the job form opens: a text to read, and a choice of one of the cluster's jobs."""
+"""Layers that the job form opens: a text to read, and a choice of one of the cluster's jobs, or of a file."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
@@ -9,10 +10,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.screen import ModalScreen
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from hypha_tui.screens.dialogs import Layer, ScrollingLines
+from hypha_tui.screens.newest_size import NewestSize
 from hypha_tui.store import text
 from hypha_tui.widgets.drawing import Drawing, Line
 from node.views import JobView
@@ -52,8 +54,8 @@ def labelled(rows: list[tuple[str, str, str]], width: int) -> list[Line]:
     return lines
 
 
-class JobChoice(ModalScreen[str | None]):
-    """One of the jobs that the cluster knows; its id."""
+class JobChoice(ModalScreen[str | Path | None], NewestSize[str | Path | None]):
+    """One of the jobs that the cluster knows, by its id; or, where `files` are asked for, a job's file or folder."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "close", "close"),
@@ -61,8 +63,9 @@ class JobChoice(ModalScreen[str | None]):
         Binding("k", "move(-1)", show=False),
     ]
 
-    def __init__(self, title: str, jobs: list[JobView], first: str) -> None:
+    def __init__(self, title: str, jobs: list[JobView], first: str, *, files: bool) -> None:
         super().__init__()
+        self._takes_files = files
         self._title = title
         self._jobs = sorted(jobs, key=lambda job: job.id != first)
 
@@ -76,15 +79,25 @@ class JobChoice(ModalScreen[str | None]):
         ]
         with Container(id="act-box", classes="box") as box:
             box.border_title = Text(self._title)
-            yield OptionList(*options, markup=False)
+            if options:
+                yield OptionList(*options, markup=False)
+            if self._takes_files:
+                place = Input(placeholder="tab: or a job's TOML file, or a folder with job.toml", id="choice-file")
+                place.cursor_blink = False
+                yield place
 
     def action_move(self, by: int) -> None:
         """Move in the list."""
-        options = self.query_one(OptionList)
-        if by > 0:
-            options.action_cursor_down()
-        else:
-            options.action_cursor_up()
+        for options in self.query(OptionList):
+            if by > 0:
+                options.action_cursor_down()
+            else:
+                options.action_cursor_up()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """A file."""
+        if event.value.strip():
+            self.dismiss(Path(event.value.strip()))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Chosen."""

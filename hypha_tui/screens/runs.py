@@ -12,13 +12,14 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from hypha_tui.screens.newest_size import NewestSize
 from hypha_tui.store import text
 
 Runs = tuple[tuple[str, ...], str]
 """The runs to show, and the baseline or nothing."""
 
 
-class RunsScreen(ModalScreen[Runs | None]):
+class RunsScreen(ModalScreen[Runs | None], NewestSize[Runs | None]):
     """Space takes a run in or out, `b` makes it the baseline, Enter shows them, Esc changes nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -24,11 +24,12 @@ from hypha_tui.client.jobfields import FIELDS, field_of_problem, fields_of, read
 from hypha_tui.client.jobfile import JOB_FILE, JobDraft, check, pack, read_draft
 from hypha_tui.client.tomledit import dump
 from hypha_tui.keys.keymap import keys_of
+from hypha_tui.screens.comparing import Other, called, report, spec_of_other
 from hypha_tui.screens.editor import edited
+from hypha_tui.screens.newest_size import NewestSize
 from hypha_tui.screens.report import JobChoice, ReportScreen, labelled
 from hypha_tui.store import text
 from hypha_tui.store.cluster import ClusterStore
-from hypha_tui.store.difference import difference, spec_of
 from hypha_tui.store.dryrun import dry_run, name_note, what
 from hypha_tui.store.matching import datasets_line, matching
 from hypha_tui.widgets.drawing import Drawing, Line
@@ -45,7 +46,7 @@ LOOK_EVERY_S: Final = 2.0
 KEEP_AFTER_S: Final = 1.0
 
 
-class SubmitScreen(ModalScreen[SubmitResult | None]):
+class SubmitScreen(ModalScreen[SubmitResult | None], NewestSize[SubmitResult | None]):
     """Nothing is sent before Submit; what the node refuses is shown here, and the form stays. The draft is kept."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -116,9 +117,7 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
         if self._draft.path and not self._draft.text:
             self._read(self._draft.path)
         else:
-            self._judge()
-            if self._drafts.problem:
-                self._tell(self._drafts.problem)
+            self.call_after_refresh(self._look_first)  # when it is known how wide the lines are
 
     def on_unmount(self) -> None:
         """The draft outlives the terminal."""
@@ -198,7 +197,7 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
     def problem(self) -> str:
         """What keeps the job from being sent; empty when nothing does."""
         if not self._area.text.strip():
-            other = f", or ctrl+f for one from {self._job_name(self._job_id)}" if self._job_id else ""
+            other = f", or ctrl+f for one from {called(self._job_id, self._store())}" if self._job_id else ""
             return f"name a job's file or folder and press enter, or write the job here{other}"
         for field in FIELDS:
             try:
@@ -210,6 +209,11 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
         except HyphaError as error:
             return str(error)
         return ""
+
+    def _look_first(self) -> None:
+        self._judge()
+        if self._drafts.problem:
+            self._tell(self._drafts.problem)
 
     def _judge(self) -> None:
         """Say what is wrong, or what the cluster has for the job now."""
@@ -278,13 +282,13 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
             self._start(partial(self._try, check(self._area.text)))
 
     def action_compare(self) -> None:
-        """What is otherwise than in an earlier job."""
+        """What is otherwise than in an earlier job, or a file."""
         if self._is_whole():
-            self._choose("Compare with", self._compare)
+            self._choose("Compare with", self._compare, files=True)
 
     def action_from_job(self) -> None:
         """Begin with what an earlier job was."""
-        self._choose("New job from", self._begin_with)
+        self._choose("New job from", self._begin_with, files=False)
 
     def action_submit(self) -> None:
         """Send it, if there is nothing against it. While it is being sent, once is enough."""
@@ -307,17 +311,17 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
         except HyphaError as error:
             self._tell(str(error))
 
-    def _choose(self, title: str, then: Callable[[str], Awaitable[None]]) -> None:
+    def _choose(self, title: str, then: Callable[[Other], Awaitable[None]], *, files: bool) -> None:
         jobs = self._store().jobs_by_activity()
-        if not jobs:
+        if not jobs and not files:
             self._tell("the cluster knows no earlier job")
             return
 
-        def chosen(job_id: str | None) -> None:
-            if job_id:
-                self._start(partial(then, job_id))
+        def chosen(other: Other | None) -> None:
+            if other:
+                self._start(partial(then, other))
 
-        self.app.push_screen(JobChoice(title, jobs, self._job_id), chosen)
+        self.app.push_screen(JobChoice(title, jobs, self._job_id, files=files), chosen)
 
     async def _edit(self) -> None:
         self._take(await edited(self.app, self._area.text, JOB_FILE, self._environment))
@@ -329,27 +333,13 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
         title = "Dry run: nothing was sent"
         self.app.push_screen(ReportScreen(self._drawing, title, labelled(found.rows(), self._verdict.size.width)))
 
-    async def _compare(self, job_id: str) -> None:
-        old = spec_of(await self._client.spec(job_id))
-        changes = difference(old, check(self._area.text))
-        width = max((len(change.key) for change in changes), default=0)
-        arrow = self._drawing.glyphs.arrow
-        lines: list[Line] = [
-            [
-                (f"{change.key:<{width}}  ", "title"),
-                (text.clean(was), "dim"),
-                (f" {arrow} ", "line"),
-                (text.clean(now), "text"),
-            ]
-            for change in changes
-            for was, now in [change.words]
-        ]
-        name = self._job_name(job_id)
-        title = f"This job, and {name} before the arrow"
-        self.app.push_screen(ReportScreen(self._drawing, title, lines or [[("no setting differs", "dim")]]))
+    async def _compare(self, other: Other) -> None:
+        old = await spec_of_other(other, self._client)
+        title = f"This job, and {called(other, self._store())} before the arrow"
+        self.app.push_screen(report(self._drawing, old, check(self._area.text), title=title))
 
-    async def _begin_with(self, job_id: str) -> None:
-        document = await self._client.spec(job_id)
+    async def _begin_with(self, other: Other) -> None:
+        document = await self._client.spec(str(other))
         name = str(document.get("name", ""))
         document["name"] = suggest_name(name, [job.name for job in self._store().views(JobView)])
         self._take(dump(document))
@@ -379,10 +369,6 @@ class SubmitScreen(ModalScreen[SubmitResult | None]):
     def _keep(self) -> None:
         self._draft = replace(self._draft, text=self._area.text)
         self._drafts.save(self._draft)
-
-    def _job_name(self, job_id: str) -> str:
-        job = self._store().get(JobView, job_id)
-        return text.clean(job.name) if job is not None and job.name else job_id
 
     def _input(self, name: str) -> Input:
         return self.query_one(f"#field-{name}", Input)

@@ -1,8 +1,9 @@
-"""A screen of one live table, with the row under the cursor told in full beside it."""
+"""A screen of one live table, with the row under the cursor told in full beside it, and the curves of its run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from textual.app import ComposeResult
 from textual.containers import Container
@@ -11,13 +12,16 @@ from hypha_tui.screens.inspection import InspectorPane
 from hypha_tui.screens.view import Target, View
 from hypha_tui.store.cluster import Changes
 from hypha_tui.store.columns import COLUMNS, Look, screen_columns
+from hypha_tui.widgets.curve_strip import CurveStrip
 from hypha_tui.widgets.drawing import Drawing
 from hypha_tui.widgets.live_table import LiveTable
-from node.views import AnyView
+from node.views import AnyView, JobView
+
+NOTHING_NEW: Final = Changes()
 
 
 class TableView(View):
-    """A live table, and beside or below it the summary of the row under the cursor where there is room."""
+    """A live table; where there is room, the inspector of the row under the cursor, and curves along the foot."""
 
     scopes: tuple[str, ...] = ("table",)
 
@@ -27,18 +31,31 @@ class TableView(View):
         super().__init__(name, drawing, look)
         self.table = LiveTable(kind, screen_columns(kind), drawing, look, sort=sort, empty=empty, id=f"{name}-table")
         self.detail = InspectorPane(drawing)
+        self.curves = CurveStrip(drawing, id=f"{name}-curves")
 
     def compose(self) -> ComposeResult:
-        """Table and detail."""
+        """Table, detail, curves."""
         with Container(classes="split"):
             yield self.table
             yield self.detail
+        yield self.curves
 
     def sync(self, changes: Changes | None) -> None:
         """The table, and the row that is told in full."""
         self.table.sync(changes)
         if not self.table.is_frozen:
             self.show_detail()
+            self.show_curves(changes)
+
+    def show_curves(self, changes: Changes | None = None) -> None:
+        """The curves of the run that the row under the cursor is about, else of the most active one."""
+        if not self.curves.display:
+            return
+        look, view = self.look(), self.selected_view()
+        job_id = view.id if isinstance(view, JobView) else getattr(view, "job_id", "")
+        if not job_id:
+            job_id = next((job.id for job in look.store.jobs_by_activity()), "")
+        self.curves.sync(look, job_id, changes)
 
     def show_detail(self) -> None:
         """Tell the row under the cursor in full."""
@@ -57,6 +74,7 @@ class TableView(View):
     def on_live_table_moved(self, _message: LiveTable.Moved) -> None:
         """Another row: another detail."""
         self.show_detail()
+        self.show_curves(NOTHING_NEW)
 
     @property
     def state_line(self) -> str:

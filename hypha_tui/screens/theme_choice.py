@@ -30,6 +30,11 @@ class ThemeChoice:
         default = WITHOUT_COLOUR if has_few_colours(environment) else DEFAULT
         app.theme = (wanted if is_known else default) if has_colour else WITHOUT_COLOUR
 
+    @property
+    def signs(self) -> Mapping[str, str]:
+        """The signs that the theme in use replaces."""
+        return self._themes.signs.get(self._app.theme, {})
+
     def next(self) -> str:
         """Change to the next of our themes; what to say about it."""
         self._read()

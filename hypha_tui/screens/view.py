@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 from textual.containers import Container
@@ -14,6 +14,9 @@ from hypha_tui.store.cluster import Changes
 from hypha_tui.store.columns import Look
 from hypha_tui.widgets.drawing import Drawing
 from hypha_tui.widgets.live_table import LiveTable
+
+if TYPE_CHECKING:
+    from hypha_tui.screens.app import HyphaApp
 
 PANES: Final = "LiveTable, LineLog, SliceField, PickLines"
 """Widgets that take the focus."""
@@ -105,6 +108,10 @@ class View(Container):
         table = self.active_table
         if table is not None and table.is_wide != wide:
             table.action_wide()
+
+    def on_live_table_moved(self, _event: LiveTable.Moved) -> None:
+        """The id under the cursor is in the status line: with the row, not a message and a picture later."""
+        cast("HyphaApp", self.app).main.surround.sync_status(self.look())
 
     def on_live_table_asked(self, event: LiveTable.Asked) -> None:
         """A list to choose from for one of the tables."""

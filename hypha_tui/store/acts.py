@@ -8,6 +8,7 @@ from typing import Final
 
 from hypha_tui.store.advance import advance
 from hypha_tui.store.cluster import FINISHED, LIVE_LEASES, ClusterStore
+from hypha_tui.store.replacements import replacement_lines
 from hypha_tui.store.text import short_id
 from node.views import AnyView, JobView, LeaseView, PeerView
 
@@ -94,9 +95,14 @@ def details(act: Act, views: Sequence[AnyView], store: ClusterStore) -> list[str
             f"state    {job.state}, {unit} {done} of {whole}",
             f"workers  {job.workers} of {job.workers_wanted} will be released",
         ]
+    elif len(views) == 1 and isinstance(views[0], PeerView):
+        lines = [f"{called(views[0])}, {_held(views[0], store)}", views[0].id]
     else:
         lines = [_line(view, store) for view in views]
-    return [*lines, _WHAT_THEN[act.name]] if act.name in _WHAT_THEN else lines
+    if act.name == "drain":
+        lines += replacement_lines([view for view in views if isinstance(view, PeerView)], store)
+    then = [_WHAT_THEN[act.name]] if act.name in _WHAT_THEN else []
+    return [*then, *lines] if len(views) > 1 else [*lines, *then]
 
 
 def _line(view: AnyView, store: ClusterStore) -> str:
@@ -104,8 +110,12 @@ def _line(view: AnyView, store: ClusterStore) -> str:
         return f"{view.id}  {view.state} of {store.name_of(view.worker)} for {view.job_id or 'no job'}"
     if isinstance(view, JobView):
         return f"{called(view)}  ({view.id})  {view.state}"
-    held = sum(lease.worker == view.id and lease.state == "held" for lease in store.views(LeaseView))
-    return f"{called(view)}  {view.id}  {held} leases held"
+    return f"{called(view)}  {short_id(view.id)}  {_held(view, store)}"
+
+
+def _held(worker: AnyView, store: ClusterStore) -> str:
+    held = sum(lease.worker == worker.id and lease.state == "held" for lease in store.views(LeaseView))
+    return f"{held} lease{'' if held == 1 else 's'} held"
 
 
 _WHAT_THEN: Final = {
@@ -113,7 +123,7 @@ _WHAT_THEN: Final = {
     "pause": "Its leases go back after the next commit; resume goes on.",
     "release": "What runs under it ends; the job looks for another worker.",
     "cordon": "It offers nothing any more. What it runs goes on.",
-    "drain": "It offers nothing; what it runs moves at the next commits.",
+    "drain": "It offers nothing; what can move does at the next commits.",
 }
 
 

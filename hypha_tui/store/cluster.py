@@ -12,9 +12,22 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
 from hypha_tui.client.link import LinkState
+from hypha_tui.store.renewals import Renewals
 from hypha_tui.store.series import Series
 from hypha_tui.store.sparks import Sparks
-from node.views import AnyView, ClusterView, Delta, Event, Frame, JobView, LeaseView, PeerView, Point, Snapshot
+from node.views import (
+    AnyView,
+    ClusterView,
+    Delta,
+    Event,
+    Frame,
+    JobView,
+    LeaseView,
+    PeerView,
+    Point,
+    Snapshot,
+    TaskView,
+)
 
 EVENTS_KEPT: Final = 5_000
 FINISHED: Final = frozenset({"done", "failed", "cancelled"})
@@ -69,9 +82,11 @@ class ClusterStore:
         self.cluster: ClusterView | None = None
         self.events: deque[SeenEvent] = deque(maxlen=EVENTS_KEPT)
         self.series: dict[tuple[str, str, str], Series] = {}
+        self._by_metric: dict[tuple[str, str], dict[str, Series]] = {}
         self.commits: dict[str, Series] = {}
         """When each round of a job was committed, in seconds since it began."""
         self.sparks = Sparks()
+        self.renewals = Renewals()
         self.last_frame_at: float | None = None
         self.needs_resync = False
         self._items: dict[str, dict[str, Item]] = {kind: {} for kind in KINDS}
@@ -79,6 +94,7 @@ class ClusterStore:
         self._version = 0
         self._event_number = 0
         self._known_events: set[tuple[str, int, str, str]] = set()
+        self._tasks: dict[str, tuple[int, dict[str, TaskView]]] = {}
         self._changes = Changes()
 
     # ---- feeding ---------------------------------------------------------------------------------
@@ -109,6 +125,7 @@ class ClusterStore:
             series = self.series.get(key)
             if series is None:
                 series = self.series[key] = Series()
+                self._by_metric.setdefault(key[:2], {})[point.worker] = series
             series.put(point.t_s if self.is_timed(point.job_id) else float(point.round), point.value)
             if point.name == "bytes_up" and not point.worker:  # told once, at the commit
                 self.commits.setdefault(point.job_id, Series()).put(float(point.round), point.t_s)
@@ -117,16 +134,18 @@ class ClusterStore:
     def held(self) -> ClusterStore:
         """The objects as they are now, for a table that is frozen: what comes in later does not change them."""
         copy = ClusterStore()
-        copy.link, copy.cluster, copy.sparks = self.link, self.cluster, self.sparks
+        copy.link, copy.cluster, copy.sparks, copy.renewals = self.link, self.cluster, self.sparks, self.renewals
         copy._items = {kind: dict(items) for kind, items in self._items.items()}
         return copy
 
     def rewind(self) -> None:
-        """Forget events and metrics: the next snapshot may be of an earlier moment."""
+        """Forget events, metrics and renewals: the next snapshot may be of an earlier moment."""
         self.events.clear()
         self._known_events.clear()
         self.series.clear()
+        self._by_metric.clear()
         self.commits.clear()
+        self.renewals = Renewals()
         self._changes.events = self._changes.points = True
 
     def take_changes(self) -> Changes:
@@ -176,6 +195,17 @@ class ClusterStore:
         lease = cast(LeaseView, item.view)
         return lease.remaining_s - (now - item.at) if lease.state in LIVE_LEASES else lease.remaining_s
 
+    def task_of(self, lease: LeaseView) -> TaskView | None:
+        """The task that runs under a lease, as its job tells it."""
+        item = self._items["job"].get(lease.job_id)
+        if item is None:
+            return None
+        known = self._tasks.get(lease.job_id)
+        if known is None or known[0] != item.version:
+            tasks = {task.task_id: task for task in cast(JobView, item.view).tasks}
+            known = self._tasks[lease.job_id] = (item.version, tasks)
+        return known[1].get(lease.task_id)
+
     def age_s(self, kind: str, id_: str, now: float) -> float:
         """An object's age now."""
         item = self._items[kind].get(id_)
@@ -215,12 +245,12 @@ class ClusterStore:
         return job is not None and not job.rounds
 
     def series_of(self, job_id: str, name: str) -> dict[str, Series]:
-        """The series of a job's metric by worker ("" is the job's own)."""
-        return {key[2]: series for key, series in self.series.items() if key[0] == job_id and key[1] == name}
+        """The series of a job's metric by worker ("" is the job's own). Do not change it."""
+        return self._by_metric.get((job_id, name), {})
 
     def metrics_of(self, job_id: str) -> list[str]:
         """Names of the metrics there are values of."""
-        return sorted({key[1] for key in self.series if key[0] == job_id})
+        return sorted(name for job, name in self._by_metric if job == job_id)
 
     # ---- inside ----------------------------------------------------------------------------------
 
@@ -249,11 +279,15 @@ class ClusterStore:
             self._changes.members.add(view.kind)
         items[view.id] = Item(view, now, self._version)
         self.sparks.put(view)
+        if isinstance(view, LeaseView):
+            self.sparks.note("lease", view.id, self.renewals.put(view, now))
         self._changes.dirty.setdefault(view.kind, set()).add(view.id)
 
     def _drop(self, kind: str, id_: str) -> None:
         if self._items.get(kind, {}).pop(id_, None) is not None:
             self.sparks.drop(kind, id_)
+            self.renewals.drop(id_)
+            self._tasks.pop(id_, None)
             self._changes.members.add(kind)
             self._changes.dirty.setdefault(kind, set()).add(id_)
 

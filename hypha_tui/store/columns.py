@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar, cast
 
-from hypha_tui.store import text
+from hypha_tui.store import lease_cells, text
 from hypha_tui.store.advance import advance
 from hypha_tui.store.cluster import FINISHED, LIVE_LEASES, ClusterStore
 from hypha_tui.store.glyphs import Glyphs
@@ -38,8 +38,9 @@ _RANKS: Final = {
     for state in states
 }
 """What goes on comes first, then what waits, what went wrong, what is over."""
-LATE_PART: Final = 0.2
-"""A lease with less than this part left should have been renewed long ago (renewal is at a quarter left)."""
+RENEWING_PART, LATE_PART = 0.6, 0.5
+"""Leases are renewed with two thirds left. With less left than the first part one is being renewed, with less than the
+second it should have been long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class Column(Generic[V]):
     """One column, shown from `level` on (0: 80 cells, 1: 120, 2: 200). One that grows takes spare cells.
 
     `measure`: the unit of what `sort` gives, for filters (s, ms, d, B, B/s, %, or nothing for a plain number).
-    `is_live`: time alone changes it. `aliases`: other names for it in filters.
+    `is_live`: time alone changes it. `vital`: kept before others where there is little room. `aliases`: other names
+    for it in filters.
     """
 
     key: str
@@ -82,6 +84,7 @@ class Column(Generic[V]):
     grow: bool = False
     measure: str = ""
     is_live: bool = False
+    vital: bool = False
     aliases: tuple[str, ...] = ()
 
     @property
@@ -104,9 +107,9 @@ class Column(Generic[V]):
 def lease_tone(lease: LeaseView, remaining_s: float) -> tuple[str, str]:
     """The tone and word of a lease now. An overdue one is late until its worker says that it expired."""
     if lease.state == "held":
-        if remaining_s <= 0 or remaining_s < lease.duration_s * LATE_PART:
+        if remaining_s < lease.duration_s * LATE_PART:
             return "late", "late"
-        return ("busy", "renewing") if remaining_s < lease.duration_s / 4 else ("ok", "held")
+        return ("busy", "renewing") if remaining_s < lease.duration_s * RENEWING_PART else ("ok", "held")
     return STATE_TONES.get(lease.state, "dim"), lease.state
 
 
@@ -150,7 +153,7 @@ def _remaining(lease: LeaseView, look: Look) -> Cell:
     if lease.state not in LIVE_LEASES:
         return "-", "dim"
     tone = lease_tone(lease, left)[0]
-    bar = look.glyphs.bar(left / lease.duration_s if lease.duration_s else 0.0, 8)
+    bar = look.glyphs.bar(left / lease.duration_s if lease.duration_s else 0.0, 6)
     return f"{bar} {left:5.1f}s", tone
 
 
@@ -263,44 +266,62 @@ def _seen(peer: PeerView, look: Look) -> Cell:
     return ("now", "dim") if peer.state == "up" else (text.age(unseen_s(peer, look)), "late")
 
 
-def _certificate(peer: PeerView) -> Cell:
-    if peer.certificate_days is None:
+def _certificate(peer: PeerView | None) -> Cell:
+    if peer is None or peer.certificate_days is None:
         return "-", "dim"
     return f"{peer.certificate_days:.0f}", "late" if peer.certificate_days < 7 else "text"
 
 
 LEASE_COLUMNS: Final[list[Column[LeaseView]]] = [
     Column("state", "STATE", 10, _lease_state, _by_state, is_live=True),
-    Column("lease", "LEASE", 9, lambda v, k: (v.id, "text"), aliases=("id",)),
-    Column("worker", "WORKER", 14, lambda v, k: k.name(v.worker), grow=True),
+    Column("lease", "LEASE", 8, lambda v, k: (v.id, "text"), aliases=("id",)),
+    Column("worker", "WORKER", 10, lambda v, k: k.name(v.worker), grow=True),
     Column("job", "JOB", 12, lambda v, k: k.job(v.job_id), grow=True),
     Column(
         "remaining",
         "REMAINING",
-        15,
+        13,
         _remaining,
         lambda v, k: k.store.remaining_s(v.id, k.now),
         measure="s",
         is_live=True,
+        vital=True,
         aliases=("ttl", "left"),
     ),
     Column("renewals", "RENEWED", 7, lambda v, k: (str(v.renewals), "text"), lambda v, k: v.renewals, right=True),
-    Column("rtt", "RTT ms", 6, lambda v, k: _lease_rtt(v, k), lambda v, k: _rtt_ms(v, k), 1, right=True, measure="ms"),
+    Column(
+        "rtt",
+        "RTT ms",
+        6,
+        lambda v, k: lease_cells.rtt(v, k),
+        lambda v, k: lease_cells.rtt_ms(v, k),
+        right=True,
+        measure="ms",
+    ),
+    Column(
+        "speed",
+        "SAMP/S",
+        6,
+        lambda v, k: lease_cells.speed(v, k),
+        lambda v, k: lease_cells.samples_per_s(v, k),
+        1,
+        right=True,
+    ),
+    Column("price", "PRICE/h", 7, lambda v, k: (f"{v.price:.2f}", "text"), lambda v, k: v.price, 1, right=True),
+    Column("scheduler", "SCHEDULER", 10, lambda v, k: k.name(v.scheduler), level=1, aliases=("sched",)),
+    Column("executor", "EXECUTOR", 18, lambda v, k: (v.executor, "text"), level=1),
+    Column("resources", "RESOURCES", 15, lambda v, k: (resources(v.resources), "text"), level=1),
+    Column("gpu", "GPU", 10, lambda v, k: gpu(k.store.get(PeerView, v.worker)), level=2),
     Column(
         "duration",
         "FOR",
         4,
         lambda v, k: (f"{v.duration_s:.0f}s", "dim"),
         lambda v, k: v.duration_s,
-        1,
+        2,
         right=True,
         measure="s",
     ),
-    Column("executor", "EXECUTOR", 18, lambda v, k: (v.executor, "text"), level=1),
-    Column("resources", "RESOURCES", 15, lambda v, k: (resources(v.resources), "text"), level=1),
-    Column("gpu", "GPU", 10, lambda v, k: gpu(k.store.get(PeerView, v.worker)), level=2),
-    Column("scheduler", "SCHEDULER", 14, lambda v, k: k.name(v.scheduler), level=2, aliases=("sched",)),
-    Column("price", "PRICE/h", 8, lambda v, k: (f"{v.price:.2f}", "text"), lambda v, k: v.price, 2, right=True),
     Column(
         "age",
         "AGE",
@@ -312,17 +333,10 @@ LEASE_COLUMNS: Final[list[Column[LeaseView]]] = [
         measure="s",
         is_live=True,
     ),
+    Column("cert", "CERT d", 6, lambda v, k: _certificate(k.store.get(PeerView, v.worker)), level=2, right=True),
     Column("task", "TASK", 24, lambda v, k: (v.task_id or "-", "dim"), level=2),
+    Column("error", "LAST ERROR", 30, lambda v, k: lease_cells.last_error(v, k), level=2),
 ]
-
-
-def _rtt_ms(lease: LeaseView, look: Look) -> float:
-    peer = look.store.get(PeerView, lease.worker)
-    return 0.0 if peer is None or peer.rtt_ms is None else peer.rtt_ms
-
-
-def _lease_rtt(lease: LeaseView, look: Look) -> Cell:
-    return text.number(_rtt_ms(lease, look) or None, 0), "text"
 
 
 TRANSFER_COLUMNS: Final[list[Column[TransferView]]] = [
@@ -464,6 +478,7 @@ def _trend(view: AnyView, look: Look, tone: str) -> Cell:
 
 _TRENDS: Final[dict[str, tuple[str, Column[AnyView]]]] = {
     "peer": ("rtt", Column("trend", "RTT", TREND_CELLS, lambda v, k: _trend(v, k, "c1"), level=1)),
+    "lease": ("rtt", Column("trend", "RENEWALS", TREND_CELLS, lambda v, k: _trend(v, k, "c3"), level=2)),
     "transfer": ("speed", Column("trend", "SPEED", TREND_CELLS, lambda v, k: _trend(v, k, "c2"), level=1)),
     "job": ("loss", Column("trend", "LOSS", TREND_CELLS, lambda v, k: _trend(v, k, "c1"), level=1)),
 }

@@ -21,27 +21,22 @@ UPWARDS: Final = frozenset({"update", "artifact"})
 
 
 def leases_digest(look: Look, width: int) -> list[Line]:
-    """How many are in which state, how long ago they were renewed, which end soon."""
+    """How many are in which state, how far apart their renewals are, which end soon."""
     leases = look.store.views(LeaseView)
     if not leases:
         return [[("no leases", "dim")]]
     words: Counter[tuple[str, str]] = Counter()
     held: list[tuple[float, str, LeaseView]] = []
-    since: list[float] = []
     for lease in leases:
         left = look.store.remaining_s(lease.id, look.now)
         words[lease_tone(lease, left)] += 1
         if lease.state == "held":
             held.append((left, lease.id, lease))
-            since.append(lease.duration_s - left)
-    counts: Line = []
-    for (tone, word), number in sorted(words.items(), key=lambda entry: -entry[1]):
-        counts += [(f"{look.glyphs.state.get(tone, ' ')} {word} ", tone), (f"{number:,}  ", "text")]
-    lines = [counts]
+    lines = [_state_counts(words, look, width)]
     if held:
         soon = sum(left < SOON_S for left, _, _ in held)
-        last = part(sorted(since), 0.95)
-        renewed: Line = [("renewed ", "dim"), (f"p95 {short(max(last or 0.0, 0.0))} ago", "text")]
+        apart = part(look.store.renewals.apart_s(look.now), 0.95)
+        renewed: Line = [("renewal p95 ", "dim"), ("-" if apart is None else short(apart), "text")]
         ending: Line = [(f"in < {SOON_S:.0f} s ends ", "dim"), (f"{soon:,}", "late" if soon else "text")]
         lines += [[*renewed, ("  ", "dim"), *ending]] if width >= 38 else [renewed, ending]
     bar_width = 10 if width >= 34 else 6
@@ -54,6 +49,17 @@ def leases_digest(look: Look, width: int) -> list[Line]:
         told = f"{left:4.1f}s" if left > -STEP_S else f"-{text.age(-left // STEP_S * STEP_S)}"
         lines.append([(f"{name} ", "text"), (f"{look.glyphs.bar(share, bar_width)} {told}", tone)])
     return lines
+
+
+def _state_counts(words: Counter[tuple[str, str]], look: Look, width: int) -> Line:
+    """How many are in each state: by sign and word, and where that is too long all but the first by sign alone."""
+    ranked = sorted(words.items(), key=lambda entry: -entry[1])
+    length = sum(len(f"{word} {number:,}") + 4 for (_, word), number in ranked) - 2
+    line: Line = []
+    for place, ((tone, word), number) in enumerate(ranked):
+        name = f"{word} " if place == 0 or length <= width else ""
+        line += [(f"{look.glyphs.state.get(tone, ' ')} {name}", tone), (f"{number:,}  ", "text")]
+    return line
 
 
 def slices_digest(look: Look, width: int) -> list[Line]:
@@ -84,7 +90,10 @@ def slices_digest(look: Look, width: int) -> list[Line]:
 def transfers_digest(look: Look, width: int) -> list[Line]:
     """What moves, and what ended a moment ago."""
     found = flows(look)
-    lines = flow_lines(found, look)
+    first, *others = flow_lines(found, look)
+    if len(first) > 1 and sum(len(words) for words, _ in first) > width:
+        first, *others = first[:1], [(first[1][0].strip(), first[1][1])], *others
+    lines = [first, *others]
     transfers = look.store.views(TransferView)
     active = [one for one in transfers if one.state == "active"]
     ended = [one for one in transfers if one.state != "active"]
@@ -122,7 +131,7 @@ def links_digest(look: Look, width: int) -> list[Line]:
     jobs = look.store.views(JobView)
     sent, got = sum(job.bytes_up for job in jobs), sum(job.bytes_down for job in jobs)
     moved = f"{look.glyphs.up}{text.size(sent)} {look.glyphs.down}{text.size(got)}"
-    lines.append([(moved, "text"), ("  by rounds", "dim")])
+    lines.append([(moved, "text"), ("  in all", "dim")])
     running = [job for job in look.store.jobs_by_activity() if job.state not in FINISHED]
     saved = next((last for job in running if (last := _last(look, job.id, "compression")) is not None), None)
     if saved is not None:

@@ -6,8 +6,12 @@ is for terminals that are not UTF-8 and for the Linux console.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from rich.cells import cell_len
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,29 @@ ASCII = Glyphs(
 
 
 LEVELS = {"unicode": UNICODE, "block": BLOCK, "ascii": ASCII}
+SIGNS: Final = (*UNICODE.state, *(field.name for field in fields(Glyphs) if field.name not in ("name", "state")))
+"""Names of the signs that a theme may replace."""
+MOST_SPARKS: Final = 16
+
+
+def sign_problem(name: str, value: object) -> str:
+    """What is wrong with a theme's sign: each is one narrow character; empty when nothing is."""
+    least, most = (2, MOST_SPARKS) if name == "sparks" else (1, 1)
+    if not isinstance(value, str) or not least <= len(value) <= most:
+        return f"write {f'{least} to {most} characters, from low to high' if most > 1 else 'one character'}"
+    for character in value:
+        category, wide = unicodedata.category(character), unicodedata.east_asian_width(character) in "WF"
+        if category[0] in "MC" or wide or cell_len(character) != 1 or 0x2600 <= ord(character) < 0x2700:
+            return "no wide, combining or control character and no emoji: columns would shift"
+    return ""
+
+
+def with_signs(glyphs: Glyphs, signs: Mapping[str, str]) -> Glyphs:
+    """The set with a theme's own signs. The others hold what a terminal is known to show, and stay as they are."""
+    if not signs or glyphs.name != UNICODE.name:
+        return glyphs
+    state = {name: signs.get(name, sign) for name, sign in glyphs.state.items()}
+    return replace(glyphs, state=state, **{name: sign for name, sign in signs.items() if name not in state})
 
 
 def glyphs_for(environment: Mapping[str, str], *, ascii_only: bool = False, level: str = "auto") -> Glyphs:

@@ -16,13 +16,13 @@ Plan = list[tuple[Column[V], int]]
 def plan(columns: Sequence[Column[V]], width: int, *, gap: int = 2, hidden: Collection[str] = ()) -> Plan[V]:
     """The columns that fit into `width` cells, each with its width; spare cells go to those that grow."""
     level = 2 if width >= 160 else 1 if width >= 110 else 0
-    chosen: list[Column[V]] = []
+    fitting: set[str] = set()
     used = -gap
-    for column in columns:
+    for column in sorted(columns, key=lambda column: not column.vital):
         if column.key not in hidden and column.level <= level and used + gap + column.width <= width:
-            chosen.append(column)
+            fitting.add(column.key)
             used += gap + column.width
-    return _spread(chosen, width - used)
+    return _spread([column for column in columns if column.key in fitting], width - used)
 
 
 def wide_plan(columns: Sequence[Column[V]], width: int, *, gap: int = 2, hidden: Collection[str] = ()) -> Plan[V]:

@@ -19,10 +19,13 @@ class Sparks:
 
     def put(self, view: AnyView) -> None:
         """Note the value of an object as it is told."""
-        value = moving_value(view)
+        self.note(view.kind, view.id, moving_value(view))
+
+    def note(self, kind: str, id_: str, value: float | None) -> None:
+        """Note a value, if there is one."""
         if value is None or not math.isfinite(value):
             return
-        values = self._values.setdefault((view.kind, view.id), array("d"))
+        values = self._values.setdefault((kind, id_), array("d"))
         values.append(value)
         if len(values) > KEPT:
             del values[0]

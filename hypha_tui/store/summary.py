@@ -104,6 +104,8 @@ def _peer(peer: PeerView, look: Look) -> list[Line]:
     if peer.mounts:
         shown = [mount.path if mount.read_only else f"{mount.path} (writable)" for mount in peer.mounts]
         lines.append(_row("mounts", (", ".join(shown), "text")))
+    if peer.stores:
+        lines.append(_row("stores", (", ".join(peer.stores), "text")))
     if "worker" in peer.roles:
         lines.append(_row("leases", (f"{held} held, {len(leases)} in all", "text")))
     return lines + [_row("address" if number == 0 else "", (a, "text")) for number, a in enumerate(peer.addresses)]
@@ -180,8 +182,9 @@ def _job(job: JobView, look: Look) -> list[Line]:
         _row(
             "samples",
             (f"{text.count(job.samples)}{speed}", "text"),
-            (f"   epoch {job.epoch}  {'rows' if job.rounds else 'slices'} {slice_counts(job)}", "dim"),
+            (f"   epoch {job.epoch}", "dim"),
         ),
+        _row("rows" if job.rounds else "slices", (slice_counts(job), "text")),
         _row(
             "data",
             (f"{job.dataset}   up {text.size(job.bytes_up)}   down {text.size(job.bytes_down)}", "text"),
@@ -190,7 +193,7 @@ def _job(job: JobView, look: Look) -> list[Line]:
     ]
     if job.rounds:
         loss = _row("loss", (text.number(job.loss), "text"), ("   validation ", "dim"), _fall(job, look))
-        lines.insert(len(lines) - 2, loss)
+        lines.insert(len(lines) - 3, loss)
     if job.model_dir:
         lines.append(_row("model" if job.rounds else "results", (job.model_dir, "ok")))
     lines.append([])

@@ -60,9 +60,10 @@ def _jobs_line(look: Look, label: str, width: int) -> Line:
     if unit == "round":
         line.append((f"  loss {text.number(job.loss)}  validation {text.number(job.eval_loss)}", "text"))
     series = look.store.series_of(job.id, "eval_loss").get("")
-    if series is not None and width >= 150:
-        values = [value for _, value in series.points()[-24:]]
-        line.append(("  " + look.glyphs.spark(values, 24), "c1"))
+    room = min(width - sum(text.width(words) for words, _ in line) - 3, 24)
+    if series is not None and room >= 8:
+        values = [value for _, value in series.points()[-room:]]
+        line.append(("  " + look.glyphs.spark(values, min(room, len(values))), "c1"))
     return line
 
 
@@ -95,14 +96,18 @@ def banner(look: Look) -> Line:
     return [(f" {look.glyphs.state['late']} {old}{again}: {text.clean(link.detail)}", "late")]
 
 
-def status(state: str, message: str, filter_text: str, width: int, *, stale_for: str) -> Line:
-    """The line above the keys: filter, counts, what just happened."""
+def status(state: str, message: str, filter_text: str, width: int, *, stale_for: str, whole_id: str) -> Line:
+    """The line above the keys: filter, counts, what just happened; at its end the age of data that may be old, else the
+    id under the cursor in full, where there is room for all of it."""
     left: Line = [(" ", "text")]
     if filter_text:
         left += [(f"/{filter_text}", "key"), ("   ", "text")]
     left.append((state, "dim"))
     if message:
         left.append((f"   {message}" if state else message, "title"))
+    taken = sum(text.width(words) for words, _ in left)
+    if whole_id and not stale_for and taken + text.width(whole_id) + 4 <= width:
+        return spread(left, [(f"{whole_id} ", "dim")], width)
     return spread(left, [(f"{stale_for} ", "late")] if stale_for else [], width)
 
 

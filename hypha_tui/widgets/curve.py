@@ -39,7 +39,7 @@ class Curve(Lines):
             (id(curve.series), curve.series.version, curve.label, curve.tone, curve.axis) for curve in curves
         )
         commits = manner.rounds.known.version if manner.rounds is not None else 0
-        drawn_of = (newest, manner, commits, self.size, self._drawing.glyphs.name)
+        drawn_of = (newest, manner, commits, self.size, self._drawing.glyphs)
         if drawn_of != self._drawn_of:
             self._drawn_of = drawn_of
             self._draw()

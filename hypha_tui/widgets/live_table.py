@@ -90,6 +90,7 @@ class LiveTable(ScrollView, can_focus=True):
         self.is_following = False
         self.hidden: set[str] = set()
         self.plan: Plan[AnyView] = []
+        self._planned_for = 0
         self.rows = Rows(kind, columns, next((one for one in columns if one.key == sort), columns[0]), where)
         self._drawing = drawing
         self._present = look
@@ -155,6 +156,8 @@ class LiveTable(ScrollView, can_focus=True):
 
     def sync(self, changes: Changes | None) -> None:
         """Bring the screen up to date. `changes` None: anything may have changed."""
+        if self.size.width != self._planned_for:
+            self.replan()  # Textual tells a widget of its first size only if nobody asked where it is before
         if self.is_frozen:
             return
         look = self._present()
@@ -256,7 +259,8 @@ class LiveTable(ScrollView, can_focus=True):
 
     def replan(self) -> None:
         """Choose the columns for the width there is."""
-        room = self.size.width - SIGNS
+        self._planned_for = self.size.width
+        room = self._planned_for - SIGNS
         choose = wide_plan if self.is_wide else plan
         self.plan = choose(self.columns, room, gap=len(GAP), hidden=self.hidden)
         self._drawn.clear()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from textual.binding import Binding
 from textual.events import Click, Resize
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -40,6 +40,7 @@ class SliceField(Widget, can_focus=True):
         self._found: SliceMap | None = None
         self._states = ""
         self._grid = Grid(0, 1, 1)
+        self._laid_out_for = Size(0, 0)
         self._rows: list[Line] = []
         self._note = ""
         self._job: JobView | None = None
@@ -61,7 +62,8 @@ class SliceField(Widget, can_focus=True):
             self._job = job
             self.refresh(Region(0, 0, self.size.width, 1))
         states = "" if found is None else whole_states(found, slices)
-        if (found, states, note) != (self._found, self._states, self._note):
+        is_another = (found, states, note) != (self._found, self._states, self._note)
+        if is_another or self.size != self._laid_out_for:  # Textual does not always tell a first size
             self._found, self._states, self._note = found, states, note
             self._lay_out()
 
@@ -134,6 +136,7 @@ class SliceField(Widget, can_focus=True):
         ]
 
     def _lay_out(self) -> None:
+        self._laid_out_for = self.size
         width, height = self.size.width, self.size.height - HEADS
         self._grid = Grid.fitting(len(self._states), width, height)
         self._rows = [row_of(self._states, self._grid, row, self._drawing.glyphs) for row in range(self._grid.rows)]

@@ -20,6 +20,7 @@ from textual.pilot import Pilot
 from hypha_tui.client.replay import ReplayClient
 from hypha_tui.keys.keymap import SCREENS
 from hypha_tui.screens.app import HyphaApp
+from hypha_tui.widgets.live_table import LiveTable
 
 TAPE: Final = Path(__file__).with_name("demo.hyp")
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "screens"
@@ -74,9 +75,11 @@ async def settled(app: HyphaApp, pilot: Pilot[None]) -> None:
         if app.store.series and app.store.cluster is not None and not app.store.is_dirty:
             break
         await asyncio.sleep(0.01)
-    await pilot.pause()
     app.main.sync(None)
-    await pilot.pause()
+    seen: list[str] = []
+    while len(seen) < 3 or len({*seen[-3:]}) > 1 or not all(table.plan for table in app.main.view.query(LiveTable)):
+        await pilot.pause()
+        seen.append("\n".join(strip.text for strip in app.screen._compositor.render_strips()))
 
 
 async def take(folder: Path) -> None:

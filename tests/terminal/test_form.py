@@ -41,7 +41,7 @@ class SlowClient(FakeClient):
 
 async def shows(terminal: Terminal, words: str) -> None:
     """Wait until these words are on the screen."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         while words not in terminal.text:
             await terminal.settle()
 
@@ -68,7 +68,7 @@ async def test_it_says_what_the_cluster_offers_now_and_marks_the_field_that_is_w
         assert "ready  2 workers, 3 rounds, with its folder" in shown.text
 
 
-async def test_an_earlier_job_is_compared_with_and_begun_from_and_a_dry_run_sends_nothing() -> None:
+async def test_an_earlier_job_or_a_file_is_compared_with_and_a_dry_run_sends_nothing(tmp_path: Path) -> None:
     async with terminal(4, size=SMALL) as shown:
         await shown.press("5", "a")
         assert "ctrl+f for one from diloco-7" in " ".join(shown.text.split())
@@ -79,11 +79,40 @@ async def test_an_earlier_job_is_compared_with_and_begun_from_and_a_dry_run_send
         await shows(shown, "before the arrow")
         assert "rounds.update_rounds" in shown.text
         assert "3 → 5" in shown.text
-        await shown.press("escape", "ctrl+t")
+        other = tmp_path / "other.toml"
+        other.write_text(WHOLE_JOB.replace("num_workers = 2", "num_workers = 7"))
+        await shown.press("escape", "ctrl+g", "tab")
+        shown.app.screen.query_one("#choice-file", Input).value = str(other)
+        await shown.press("enter")
+        await shows(shown, "resources.num_workers")
+        assert "7 → 2" in shown.text
+        await shown.press("escape", "ctrl+g", "tab", *"/none", "enter")
+        await shows(shown, "/none does not exist")
+        await shown.press("ctrl+t")
         await shows(shown, "nothing was sent")
         assert "model: it has no repository" in " ".join(shown.text.split())
         await shown.press("escape", "escape")
         assert shown.client.submitted == []
+
+
+async def test_a_file_is_compared_with_a_job_without_the_form(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    file = folder / "job.toml"
+    file.write_text(WHOLE_JOB.replace("update_rounds = 3", "update_rounds = 9"))
+    async with terminal(4, size=SMALL) as shown:
+        await shown.press("5")
+        shown.app.main.view.select(("job", "diloco-7"))
+        shown.app.main.commands.run(f"diff {file}")
+        await shows(shown, "and diloco-7 before the arrow")
+        assert "3 → 9" in shown.text
+        await shown.press("escape")
+        file.write_text("rounds = 1")
+        shown.app.main.commands.run(f"diff {folder}")
+        await shows(shown, "mine/job.toml: line 1: rounds: expected object")
+        assert shown.app.screen is shown.app.main, "what is wrong is one line"
+        shown.app.main.commands.run("diff")
+        await shows(shown, "a job's TOML file, or a folder")
 
 
 async def test_pressed_twice_or_sent_again_it_is_one_job(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from textual.events import Key
 from textual.widgets import Input
 
 from hypha_tui.client.endpoint import Endpoint
+from hypha_tui.screens.keystrokes import Keystrokes
 from hypha_tui.settings.config import Context, ContextConfig, FileConfig, Settings
 from hypha_tui.settings.contexts import Contexts
 from hypha_tui.widgets.live_table import LiveTable
@@ -22,6 +23,12 @@ from tests.terminal.feed import FakeClient, fake_client, lease
 from tests.terminal.harness import UTF8, Terminal, terminal
 
 pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that wait are forgotten by the test's clock alone, however slow the machine is."""
+    monkeypatch.setattr(Keystrokes, "forget", lambda self: None)
 
 
 def leases(shown: Terminal) -> LiveTable:
@@ -62,7 +69,7 @@ async def test_history_goes_back_and_on_with_filter_and_row_and_escape_closes_on
         assert "there is no other place to go to" in shown.text
 
 
-async def test_a_number_moves_so_many_rows_and_shows_while_it_waits() -> None:
+async def test_a_number_moves_so_many_rows_and_shows_while_it_waits(by_the_clock: None) -> None:
     async with terminal(60) as shown:
         await shown.press("3", "g", "g")
         first = leases(shown).order.index(leases(shown).cursor_id or "")
@@ -81,6 +88,30 @@ async def test_a_number_moves_so_many_rows_and_shows_while_it_waits() -> None:
         assert leases(shown).order.index(leases(shown).cursor_id or "") == 30
         await shown.press("left_square_bracket")
         assert "[1 Overview]" in shown.text
+
+
+async def test_any_number_counts_where_it_began_and_the_screens_of_its_digits_are_taken_back(
+    by_the_clock: None,
+) -> None:
+    async with terminal(60) as shown:
+        await shown.press("3", "g", "g")
+        await shown.later(1.0)
+        await shown.press("2", "5")
+        assert "[5 Jobs]" in shown.text
+        assert "25_" in shown.text
+        await shown.press("j")
+        assert "[3 Leases]" in shown.text
+        assert leases(shown).order.index(leases(shown).cursor_id or "") == 25
+        await shown.press("4", "6", "G")
+        assert leases(shown).order.index(leases(shown).cursor_id or "") == 45
+        await shown.press("0", "5", "k")
+        assert leases(shown).order.index(leases(shown).cursor_id or "") == 40
+        await shown.press("1", "2", "g", "g", "left_square_bracket")
+        assert "[1 Overview]" in shown.text, "what was taken back is no place of the history"
+        await shown.press("2", "5")
+        await shown.later(1.0)
+        await shown.press("j")
+        assert "[5 Jobs]" in shown.text
 
 
 async def test_panes_are_zoomed_jumped_to_and_taken_off_and_tabs_are_clicked(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_every_screen_shows_the_cluster(cluster: LocalCluster, size: tuple[int, 
         assert len([line for line in lines if "holds" in line]) == 2
         terminal.press("4")
         terminal.wait("tiny", "256", "holds", "available 256")
+        terminal.press("j")  # 4, 5 and G one upon the other would be a number
         terminal.press("5")
         terminal.wait("[5 Jobs]", "holds", "waits")
         terminal.press("G")

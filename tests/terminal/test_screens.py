@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
+from msgspec.structs import replace
+from textual.events import Resize
+from textual.geometry import Size
 
 from hypha_tui.keys.keymap import SCREENS
-from tests.terminal.feed import FakeClient, cluster_items, job, lease, peer_id, transfers
+from tests.terminal.feed import FakeClient, cluster_items, fake_client, job, lease, peer_id, transfers
 from tests.terminal.harness import SIZES, terminal
 
 pytestmark = pytest.mark.asyncio
@@ -112,8 +116,6 @@ async def test_a_crashed_executor_shows_its_exit_code_and_last_lines() -> None:
 
 
 async def test_a_waiting_job_says_why() -> None:
-    from msgspec.structs import replace
-
     reason = "0 of 2; 3 workers refused: gpu 0 < 10"
     waiting = replace(job(), state="waiting", reason=reason, tasks=[])
     async with terminal(client=FakeClient(items=[waiting])) as shown:
@@ -123,8 +125,6 @@ async def test_a_waiting_job_says_why() -> None:
 
 async def test_names_of_any_kind_keep_the_columns_aligned() -> None:
     """T38: wide characters are counted in cells, control characters are not drawn."""
-    from msgspec.structs import replace
-
     items = cluster_items(2)
     items[3] = replace(items[3], name="東京\x1b[2J-01")
     async with terminal(client=FakeClient(items=items)) as shown:
@@ -198,3 +198,63 @@ async def test_an_unknown_peer_is_shown_by_the_end_of_its_id() -> None:
     async with terminal(client=FakeClient(items=[lease(1, remaining_s=5.0)])) as shown:
         await shown.press("3")
         assert peer_id(4)[-8:] in shown.text
+
+
+async def test_where_there_is_room_the_curves_of_the_run_under_the_cursor_stand_below_its_table() -> None:
+    client = fake_client(4)
+    client.items.append(replace(lease(7, remaining_s=9.0), worker=peer_id(4), job_id="broken-1", id="ffffff"))
+    async with terminal(client=client, size=(200, 60)) as shown:
+        await shown.press("3")
+        assert "training loss, diloco-7" in shown.text
+        assert "validation loss, diloco-7" in shown.text and "samples a second, diloco-7" in shown.text
+        shown.app.main.view.select(("lease", "ffffff"))
+        await shown.settle()
+        assert "training loss, broken" in shown.text and "no values yet" in shown.text
+        shown.app.main.commands.run("panel curves")
+        await shown.settle()
+        assert "training loss" not in shown.text
+        await shown.press("c")
+        assert "[6 Curves]" in shown.text and "training loss, broken" in shown.text
+        await shown.press("2", "c")
+        assert "there is no job here" in shown.text
+    async with terminal(size=(120, 40)) as shown:
+        await shown.press("3")
+        assert "training loss" not in shown.text
+
+
+async def test_the_id_under_the_cursor_is_in_the_status_line_in_full() -> None:
+    """T39: in the table it is cut in the middle."""
+    async with terminal(size=(100, 24)) as shown:
+        await shown.press("2")
+        for _ in range(2):
+            selected = shown.app.main.view.selected
+            assert selected is not None
+            assert selected[1] in shown.lines[-2]
+            await shown.press("j")
+
+
+async def test_a_lease_tells_how_fast_its_task_is_and_what_is_wrong_with_it() -> None:
+    client = fake_client(4)
+    own = replace(lease(1, remaining_s=9.0), id="eeeeee", worker=peer_id(4), job_id="diloco-7")
+    broken = replace(lease(2, remaining_s=9.0), id="ffffff", job_id="broken-1", task_id="broken-1-train-1")
+    client.items += [own, broken]
+    async with terminal(client=client, size=(200, 60)) as shown:
+        await shown.press("3", "z")
+        row = {line.split()[2]: line for line in shown.lines if " eeeeee " in line or " ffffff " in line}
+        assert " 139 " in row["eeeeee"] and "0.45" in row["eeeeee"]
+        await shown.press("w", "dollar_sign")
+        assert "LAST ERROR" in shown.text and "the executor ended by itself" in shown.text
+
+
+@pytest.mark.parametrize("layer", ["", "?"])
+async def test_two_sizes_that_wait_at_once_come_to_rest_at_the_newer(layer: str) -> None:
+    """A busy machine takes the first of a storm of resizes when the second is there: both, in turn, for ever."""
+    async with terminal(size=(120, 40)) as shown:
+        await shown.press(*layer)
+        for size in (Size(80, 24), Size(120, 40)) * 3:
+            shown.app.screen.post_message(Resize(size, size))
+            shown.app.screen.call_later(lambda: None)  # of resizes with nothing in between the last one alone counts
+        async with asyncio.timeout(5):
+            await shown.settle()
+        assert shown.app.screen.size == Size(120, 40)
+        assert len(shown.lines) == 40

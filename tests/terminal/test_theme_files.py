@@ -34,6 +34,14 @@ async def test_an_edited_theme_is_drawn_within_a_second_and_a_broken_edit_is_tol
         await shown.later(1.0)
         assert background(shown) == "#202020"
         assert "theme mine.toml: line 9: palette.background: '#x' is not a colour" in shown.text
+        assert "\N{BLACK CIRCLE} live" in shown.text
+        file.write_text(f'{dark}\n[glyphs]\nok = "O"\n')
+        await shown.later(1.0)
+        assert "O live" in shown.text
+        shown.app.set_setting("glyphs", "ascii")
+        await shown.settle()
+        assert "+ live" in shown.text, "a set that the terminal can show is not changed"
+        shown.app.set_setting("glyphs", "unicode")
         (file.parent / "another.toml").write_text(dark.replace('name = "mine"', 'name = "another"'))
         file.write_text(dark)
         shown.app.theme_choice.set("another")

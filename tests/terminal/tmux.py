@@ -10,16 +10,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
-
-_NUMBERS = count()
 
 
 class Tmux:
     """One session on a server of its own."""
 
     def __init__(self, command: Sequence[str], size: tuple[int, int], home: str) -> None:
-        self._server = f"hypha-test-{os.getpid()}-{next(_NUMBERS)}"
+        self._socket = f"{home}/tmux"  # goes with the home: of a server by name, the file stays
         width, height = size
         words = " ".join(f"'{word}'" for word in command)
         shell = f"echo BEFORE; {words}; echo EXIT=$?; exec sleep 60"
@@ -61,7 +58,7 @@ class Tmux:
         self._tmux("kill-server")
 
     def _tmux(self, *words: str) -> str:
-        command = ["tmux", "-L", self._server, "-f", "/dev/null", *words]
+        command = ["tmux", "-S", self._socket, "-f", "/dev/null", *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
 
 

@@ -9,7 +9,7 @@ from dataclasses import fields
 import pytest
 from rich.cells import cell_len
 
-from hypha_tui.store.glyphs import ASCII, BLOCK, LEVELS, UNICODE, Glyphs, glyphs_for
+from hypha_tui.store.glyphs import ASCII, BLOCK, LEVELS, UNICODE, Glyphs, glyphs_for, with_signs
 
 
 def characters(glyphs: Glyphs) -> Iterator[str]:
@@ -39,6 +39,14 @@ def test_states_have_signs_of_their_own_in_every_set() -> None:
 def test_the_ascii_set_is_ascii_and_the_block_set_has_no_braille() -> None:
     assert all(character.isascii() for character in characters(ASCII))
     assert not any(0x2800 <= ord(character) < 0x2900 for character in characters(BLOCK))
+
+
+def test_a_themes_signs_are_drawn_where_any_can_be_and_no_terminal_gets_what_it_may_not_have() -> None:
+    mine = with_signs(UNICODE, {"ok": "o", "bar_full": "=", "sparks": ".oO"})
+    assert (mine.state["ok"], mine.state["lost"], mine.bar(0.5, 4)) == ("o", UNICODE.state["lost"], "==──")
+    assert mine.spark([1.0, 2.0, 3.0], 3) == ".oO"
+    assert with_signs(ASCII, {"ok": "●"}) is ASCII
+    assert with_signs(BLOCK, {"ok": "●"}) is BLOCK
 
 
 @pytest.mark.parametrize(

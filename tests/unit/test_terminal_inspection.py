@@ -8,16 +8,19 @@ from msgspec.structs import replace
 
 from hypha_tui.store import digest
 from hypha_tui.store.cluster import ClusterStore
-from hypha_tui.store.columns import Look
+from hypha_tui.store.columns import COLUMNS, Look
 from hypha_tui.store.flows import flows
 from hypha_tui.store.glyphs import ASCII, UNICODE
 from hypha_tui.store.mentions import find_event, mentions
+from hypha_tui.store.plans import plan
 from hypha_tui.store.related import related
+from hypha_tui.store.renewals import Renewals
 from hypha_tui.store.slicemap import Grid, cell_of, counts, read_out, row_of, whole_states
 from hypha_tui.store.tasklines import TaskLines, overlap
 from hypha_tui.store.timeline import job_bar, job_moments, lease_lines, moment_lines
 from node.views import (
     AnyView,
+    Delta,
     Event,
     LeaseHistory,
     LeaseMark,
@@ -277,14 +280,50 @@ def test_only_what_is_new_in_an_answer_is_added_to_the_log() -> None:
     assert lines.problems == {}
 
 
+def test_renewals_are_as_far_apart_as_they_came_and_one_that_is_late_shows_before_it_comes() -> None:
+    renewals = Renewals()
+    held = [replace(lease(number, remaining_s=10.0), age_s=20.0, renewals=10) for number in range(20)]
+    for one in held:
+        assert renewals.put(one, 100.0) is None
+    assert renewals.apart_s(101.0) == [2.0] * 20, "on average, so far"
+    for one in held[1:]:
+        renewals.put(replace(one, renewals=one.renewals + 1, remaining_s=9.5), 103.5)
+    assert renewals.apart_s(102.5) == [2.5] + [3.0] * 19
+    renewals.put(replace(held[0], renewals=held[0].renewals + 2, remaining_s=10.0), 108.0)
+    assert renewals.apart_s(108.0) == [4.0] + [5.0] * 19, "two came in eight seconds; the others wait for five"
+    renewals.put(replace(held[1], state="expired"), 108.0)
+    renewals.drop(held[2].id)
+    assert len(renewals.apart_s(108.0)) == 18
+    look = look_at(replace(held[0], renewals=0))
+    assert "renewal p95 -" in told(digest.leases_digest(look, 60))[1]
+    later = Look(look.store, look.now + 8.0, ASCII)
+    look.store.apply(Delta(seq=2, items=[replace(held[0], renewals=1)]), later.now)
+    assert "renewal p95 8.0s" in told(digest.leases_digest(later, 60))[1]
+
+
+def test_states_are_told_by_sign_alone_where_words_have_no_room() -> None:
+    look = look_at(*(lease(number, remaining_s=2.0 + number) for number in range(8)))
+    assert told(digest.leases_digest(look, 60))[0] == "+ held 4  ! late 3  ~ renewing 1"
+    assert told(digest.leases_digest(look, 25))[0] == "+ held 4  ! 3  ~ 1"
+
+
+def test_what_is_left_of_a_lease_is_kept_where_other_columns_have_no_room() -> None:
+    def keys(width: int) -> list[str]:
+        return [column.key for column, _ in plan(COLUMNS["lease"], width)]
+
+    assert keys(56) == ["state", "lease", "worker", "remaining", "renewals"]
+    assert keys(78) == ["state", "lease", "worker", "job", "remaining", "renewals", "rtt"]
+    assert keys(118)[-3:] == ["speed", "price", "scheduler"]
+
+
 def test_any_number_of_peers_is_told_in_a_few_lines() -> None:
     """T43."""
     for workers in (0, 1, 44, 2_000):
         look = look_at(*(cluster_items(workers) if workers else ()))
         for make in (digest.leases_digest, digest.slices_digest, digest.transfers_digest, digest.links_digest):
-            for width in (24, 60):
+            for width in (0, 24, 60):
                 lines = make(look, width)
                 assert 1 <= len(lines) <= 26
     many = told(digest.leases_digest(look, 60))
-    assert "renewed p95" in many[1]
+    assert "renewal p95" in many[1]
     assert "in < 5 s ends" in many[1]

@@ -11,7 +11,7 @@ from hypha_tui.keys.completion import complete
 from hypha_tui.keys.keymap import COMMANDS, KEYS, PLACES, Key, clashes, find_command
 from hypha_tui.keys.names import parse, shown
 from hypha_tui.keys.page import page
-from hypha_tui.keys.pending import PENDING_S, SCREEN_DIGIT_S, Held, Pending, Typed
+from hypha_tui.keys.pending import NEXT_DIGIT_S, PENDING_S, SCREEN_DIGIT_S, Held, Pending, Typed
 from hypha_tui.keys.presets import PRESETS, Keymap, PresetName, clash_notice, keymap_for
 from hypha_tui.widgets import bars
 from node.errors import ConfigError
@@ -106,8 +106,9 @@ def test_keys_read_as_people_write_them() -> None:
 
 
 def typed(*keys: str, preset: PresetName = "default", apart_s: float = 0.1) -> list[Typed | Held]:
-    live, pending = keymap_for(preset, {}).live(("main", "table")), Pending()
-    return [pending.feed(key, live, number * apart_s) for number, key in enumerate(keys)]
+    keymap, pending, here = keymap_for(preset, {}), Pending(), ("main", "table")
+    live, counted = keymap.live(here), keymap.counted(here)
+    return [pending.feed(key, live, number * apart_s, counted) for number, key in enumerate(keys)]
 
 
 def test_keys_in_a_row_are_one_and_a_row_that_leads_nowhere_gives_its_last_key_back() -> None:
@@ -120,11 +121,35 @@ def test_keys_in_a_row_are_one_and_a_row_that_leads_nowhere_gives_its_last_key_b
 def test_a_number_goes_to_the_next_key_and_screens_stay_on_their_digits() -> None:
     assert typed("3") == [Typed("3")]
     assert typed("3", "j") == [Typed("3"), Typed("j")]
-    assert typed("1", "0", "j") == [Typed("1"), Held(undo_screen=True), Typed("j", 10)]
+    assert typed("1", "0", "j") == [Typed("1"), Held(undo_screens=True), Typed("j", 10)]
     assert typed("9", "5", "G")[-1] == Typed("G", 95)
-    assert typed("1", "0", apart_s=SCREEN_DIGIT_S + 0.1)[-1] == Typed("0")
+    assert typed("1", "0", apart_s=NEXT_DIGIT_S + 0.1)[-1] == Typed("0")
     assert typed("5", "3")[-1] == Typed("3")
     assert typed("9", "5", "g", "g")[-1] == Typed("g g", 95, is_row=True)
+
+
+def test_any_number_of_two_digits_or_more_is_a_count_once_a_key_follows_that_takes_one() -> None:
+    as_count = Typed("j", 25, undo_screens=True)
+    assert typed("2", "5", "j") == [Typed("2"), Typed("5"), as_count]
+    assert typed("1", "2", "3", "j")[-1] == Typed("j", 123, undo_screens=True)
+    assert typed("2", "5", "g", "g")[-2:] == [Held(undo_screens=True), Typed("g g", 25, is_row=True)]
+    assert typed("0", "5", "j")[-1] == Typed("j", 5, undo_screens=True)
+    assert typed("0", "0", "j")[-1] == Typed("j")
+    assert typed("2", "5", "s")[-1] == Typed("s"), "two screens, and a key that takes no number"
+    assert typed("2", "5", "escape")[-1] == Typed("escape")
+    for number in range(10, 100):
+        last = typed(*str(number), "j")[-1]
+        assert isinstance(last, Typed)
+        assert (last.key, last.count) == ("j", number)
+
+
+def test_screens_that_are_changed_slowly_are_no_number() -> None:
+    slow = SCREEN_DIGIT_S + 0.1
+    assert typed("2", "5", "j", apart_s=NEXT_DIGIT_S + 0.1) == [Typed("2"), Typed("5"), Typed("j")]
+    keymap, pending = keymap_for("default", {}), Pending()
+    live, counted = keymap.live(("main", "table")), keymap.counted(("main", "table"))
+    steps = [pending.feed(key, live, at, counted) for key, at in (("2", 0.0), ("5", 0.1), ("j", 0.1 + slow))]
+    assert steps[-1] == Typed("j"), "after a look at the screen, j is for that screen"
 
 
 def test_in_the_vim_preset_every_number_is_a_count_and_screens_are_rows_of_keys() -> None:

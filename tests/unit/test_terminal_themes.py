@@ -111,6 +111,12 @@ def test_terminals_with_few_colours_are_known_by_their_names() -> None:
         (('\nlate = "', '\n# late = "'), r"state\.late: is missing"),
         (("[meta]", "[meta"), r"theme x\.toml: not valid TOML"),
         (("[state]", "[[state]]"), r"state: expected a table"),
+        (("[role]", '[glyphs]\nokay = "*"\n[role]'), r"glyphs\.okay: unknown key"),
+        (("[role]", '[glyphs]\nok = "**"\n[role]'), r"glyphs\.ok: '\*\*' is no sign for this; write one character"),
+        (("[role]", '[glyphs]\nlost = "\N{SKULL}"\n[role]'), r"glyphs\.lost: .* no emoji: columns would shift"),
+        (("[role]", '[glyphs]\nmark = "\N{CJK UNIFIED IDEOGRAPH-4E00}"\n[role]'), r"glyphs\.mark: .* no wide"),
+        (("[role]", '[glyphs]\nsparks = "-"\n[role]'), r"glyphs\.sparks: .* write 2 to 16 characters"),
+        (("[role]", '[glyphs]\nbusy = "!"\n[role]'), r"glyphs\.busy: '!' would stand for two states"),
     ],
 )
 def test_a_bad_file_is_one_line_with_the_place(tmp_path: Path, change: tuple[str, str], told: str) -> None:
