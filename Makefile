@@ -34,6 +34,8 @@ bench: env
 	$(BIN)/python -m benchmarks.slices
 	$(BIN)/python -m benchmarks.crowd
 	$(BIN)/python -m benchmarks.loader
+	$(BIN)/python -m benchmarks.resume
+	$(BIN)/python -m benchmarks.kills
 	$(BIN)/python -m benchmarks.fuzz_data
 	$(BIN)/python -m benchmarks.terminal
 	$(BIN)/python -m benchmarks.replay
