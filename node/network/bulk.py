@@ -34,7 +34,10 @@ class Connecting(Protocol):
     """What a transfer needs of the overlay."""
 
     async def connect(self, peer_id: str) -> ssl.SSLSocket:
-        """A connection to a peer for a thread to use: it is the peer, and nothing has been sent on it."""
+        """A connection to a peer for a thread to use: it is the peer, and nothing is on its way on it."""
+
+    def keep(self, peer_id: str, connection: ssl.SSLSocket) -> None:
+        """Take back a connection whose last answer was read to its end."""
 
 
 class Opener(Connecting, Protocol):
@@ -209,8 +212,15 @@ class _Fetch:
             await self._check(peer, answer)
             self._sources.add(peer)
             await in_thread(connection, lambda: stream.take(answer, self._part), self._tell)
-        finally:
+            if not answer.will_close:
+                stream.release()
+                self._overlay.keep(peer, connection)
+                return
             stream.close()
+        except BaseException:
+            stream.close()
+            raise
+        finally:
             self._tell()
 
     async def _check(self, peer: str, answer: http.client.HTTPResponse) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import http.client
 import os
+import select
 import socket
 import ssl
 import time
@@ -20,7 +21,7 @@ from typing import TypeVar
 import aiohappyeyeballs
 
 from node.addresses import Address
-from node.errors import PeerProtocol, PeerUnreachable, PeerUntrusted
+from node.errors import PeerError, PeerProtocol, PeerUnreachable, PeerUntrusted
 from node.identity.credentials import Identity
 from node.identity.peer_id import dial_host
 from node.network.addressbook import AddressBook
@@ -31,6 +32,9 @@ T = TypeVar("T")
 
 THREADS = 64
 TICK_S = 0.1
+IDLE_S = 2.0
+"""So long a connection is kept for the next request: short enough that a peer is as surely there as in mid-transfer."""
+IDLE_PER_PEER = 4
 
 
 class Connector:
@@ -40,16 +44,23 @@ class Connector:
         self._identity = identity
         self._book = book
         self._resolver = PeerResolver(book)
+        self._idle: dict[str, list[ssl.SSLSocket]] = {}
 
     @cached_property
     def _context(self) -> ssl.SSLContext:
         return self._identity.client_context()
 
     async def connect(self, peer_id: str) -> ssl.SSLSocket:
-        """A connection to exactly this peer, for one thread to use. Nothing has been sent on it but the handshake.
+        """A connection to exactly this peer, for one thread to use. Nothing is on its way on it.
 
         Raises PeerUnreachable, PeerUntrusted or PeerProtocol.
         """
+        while idle := self._idle.get(peer_id):
+            connection = idle.pop()
+            with contextlib.suppress(PeerError):
+                if _is_quiet(connection) and self._is(peer_id, connection):
+                    return connection
+            connection.close()
         while True:
             connection = await self._reach(peer_id)
             try:
@@ -60,6 +71,29 @@ class Connector:
                 connection.close()
                 raise
             connection.close()
+
+    def keep(self, peer_id: str, connection: ssl.SSLSocket) -> None:
+        """Take back a connection whose last answer was read to its end, for the next request to this peer."""
+        idle = self._idle.setdefault(peer_id, [])
+        if len(idle) >= IDLE_PER_PEER:
+            connection.close()
+            return
+        idle.append(connection)
+        asyncio.get_running_loop().call_later(IDLE_S, self._drop, peer_id, connection)
+
+    def close(self) -> None:
+        """End the connections that nobody uses."""
+        for peer_id, idle in list(self._idle.items()):
+            for connection in list(idle):
+                self._drop(peer_id, connection)
+
+    def _drop(self, peer_id: str, connection: ssl.SSLSocket) -> None:
+        idle = self._idle.get(peer_id, [])
+        if connection in idle:
+            idle.remove(connection)
+            connection.close()
+        if not idle:
+            self._idle.pop(peer_id, None)
 
     async def _reach(self, peer_id: str) -> ssl.SSLSocket:
         try:
@@ -134,6 +168,13 @@ def translated(peer_id: str) -> Iterator[None]:
         raise PeerUnreachable(f"the connection to peer {peer_id} broke: {error.strerror or error}") from error
     except (http.client.HTTPException, ValueError) as error:
         raise PeerProtocol(f"peer {peer_id} does not speak our protocol: {error or type(error).__name__}") from error
+
+
+def _is_quiet(connection: ssl.SSLSocket) -> bool:
+    """Whether nothing has come on it, not even its end."""
+    quiet = select.poll()
+    quiet.register(connection, select.POLLIN)
+    return not quiet.poll(0)
 
 
 def _shake_hands(connection: ssl.SSLSocket, peer_id: str) -> None:

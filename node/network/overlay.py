@@ -132,6 +132,7 @@ class Overlay:
             finally:
                 self.listening.clear()
                 await self._announcer.end()
+                self._connector.close()
 
     async def _keep_trust(self) -> None:
         """Cut off peers that have been revoked or have expired since their connections were made."""
@@ -229,11 +230,15 @@ class Overlay:
         return self._client.open(peer_id, method, path, headers=headers, data=data, stall_s=stall_s)
 
     async def connect(self, peer_id: str) -> ssl.SSLSocket:
-        """A connection to a peer for a thread to use: it is the peer, and nothing has been sent on it.
+        """A connection to a peer for a thread to use: it is the peer, and nothing is on its way on it.
 
         Raises PeerUnreachable, PeerUntrusted or PeerProtocol.
         """
         return await self._connector.connect(peer_id)
+
+    def keep(self, peer_id: str, connection: ssl.SSLSocket) -> None:
+        """Take back a connection whose last answer was read to its end, for the next request to this peer."""
+        self._connector.keep(peer_id, connection)
 
     def _heard(self, caller: Caller) -> None:
         if not caller.is_operator:

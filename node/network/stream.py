@@ -41,6 +41,12 @@ class Stream:
         self.sent = 0
         connection.settimeout(stall_s)
 
+    def release(self) -> None:
+        """Leave the connection to others, after an answer that was read to its end."""
+        if self._answer is not None:
+            self._answer.close()
+            self._answer = None
+
     def close(self) -> None:
         """End the connection. Only when no thread uses it."""
         if self._answer is not None:
@@ -52,8 +58,7 @@ class Stream:
         with translated(self._peer_id):
             asked = http.client.HTTPConnection(self._peer_id)
             asked.sock = self._connection
-            # the connection closes after the answer, which holds it open until then
-            asked.request("GET", path, headers={**headers, "Connection": "close"})
+            asked.request("GET", path, headers=dict(headers))
             self._answer = answer = asked.getresponse()
             if 200 <= answer.status < 300:
                 return answer

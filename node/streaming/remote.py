@@ -60,7 +60,7 @@ class RemoteSource(CachedSource):
         self._away = [parse(one) for one in addresses]
         self._peers: list[str] = []
         self._book = AddressBook()
-        self._opener = _Opener(Connector(self._identity, self._book))
+        self._connector = Connector(self._identity, self._book)
         try:
             content = self._loop.run(self._greet(digest))
         except BaseException:
@@ -76,7 +76,7 @@ class RemoteSource(CachedSource):
         while True:
             try:
                 return await bulk.download(
-                    self._opener,
+                    self._connector,
                     self._peers,
                     f"{self._path}/slices/{index}",
                     path,
@@ -91,6 +91,10 @@ class RemoteSource(CachedSource):
             await asyncio.sleep(AGAIN_S)
             with contextlib.suppress(PeerError, DatasetError):
                 await self._greet(self.digest)
+
+    async def _end(self) -> None:
+        await super()._end()
+        self._connector.close()
 
     async def _greet(self, digest: str) -> bytes:
         """Ask at the addresses where nobody has answered yet; the manifest of the first that has the dataset (and the
@@ -125,16 +129,6 @@ class RemoteSource(CachedSource):
                 return peer_id, answer.read(MAX_MANIFEST_BYTES)
         finally:
             stream.close()
-
-
-class _Opener:
-    """What transfers need of an overlay: connections."""
-
-    def __init__(self, connector: Connector) -> None:
-        self._connector = connector
-
-    async def connect(self, peer_id: str) -> ssl.SSLSocket:
-        return await self._connector.connect(peer_id)
 
 
 def _connect(identity: Identity, address: Address) -> tuple[ssl.SSLSocket, str]:

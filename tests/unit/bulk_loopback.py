@@ -66,6 +66,10 @@ class Loopback:
                 raise decode_refusal(answer.status, answer.content_type, await answer.read())
             yield answer
 
+    def keep(self, peer_id: str, connection: ssl.SSLSocket) -> None:
+        """Nothing is kept."""
+        connection.close()
+
     async def connect(self, peer_id: str) -> ssl.SSLSocket:
         """A connection to `peer_id`."""
         base = URL(self._find(peer_id))

@@ -134,6 +134,10 @@ class FakeOverlay:
         except aiohttp.ClientError as error:
             raise PeerUnreachable(f"the connection to {peer_id} broke: {error}") from error
 
+    def keep(self, peer_id: str, connection: ssl.SSLSocket) -> None:
+        """Nothing is kept."""
+        connection.close()
+
     async def connect(self, peer_id: str) -> ssl.SSLSocket:
         """A connection for one file."""
         port = self._reach(peer_id)._port

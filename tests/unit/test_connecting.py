@@ -63,6 +63,48 @@ async def test_where_somebody_else_listens_the_next_address_is_taken(make_identi
         connection.close()
 
 
+async def test_a_connection_that_was_kept_serves_the_next_request_to_the_same_peer_alone(
+    make_identity: MakeIdentity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no more once the peer has ended it, is not trusted any more, or some time has passed."""
+    peer, other = make_identity("peer"), make_identity("other")
+    book, identity = AddressBook(), make_identity().load()
+    connector = Connector(identity, book)
+    async with listener(peer, bytearray()) as place, listener(other, bytearray()) as elsewhere:
+        book.set(peer.peer_id, [place])
+        book.set(other.peer_id, [elsewhere])
+        first = await connector.connect(peer.peer_id)
+        connector.keep(peer.peer_id, first)
+        to_other = await connector.connect(other.peer_id)
+        assert await connector.connect(peer.peer_id) is first
+        second = await connector.connect(peer.peer_id)
+        assert second is not first, "it is used by one at a time"
+
+        connector.keep(peer.peer_id, first)
+        socket.socket.shutdown(first, socket.SHUT_RD)  # as if the peer had ended it
+        third = await connector.connect(peer.peer_id)
+        assert third is not first and first.fileno() == -1
+
+        connector.keep(peer.peer_id, third)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(identity.trust), "caller_of", refuse)
+            with pytest.raises(PeerUntrusted):
+                await connector.connect(peer.peer_id)
+        assert third.fileno() == -1
+
+        monkeypatch.setattr(connecting, "IDLE_S", 0.01)
+        connector.keep(peer.peer_id, second)
+        connector.keep(other.peer_id, to_other)
+        async with asyncio.timeout(5):
+            while (second.fileno(), to_other.fileno()) != (-1, -1):
+                await asyncio.sleep(0.005)
+        connector.close()
+
+
+def refuse(*_: object) -> None:
+    raise PeerUntrusted("revoked")
+
+
 async def test_a_node_of_another_authority_is_not_trusted(make_identity: MakeIdentity, tmp_path: Path) -> None:
     stranger = make_identity_in(make_authority(tmp_path / "other"), "stranger")
     book = AddressBook()

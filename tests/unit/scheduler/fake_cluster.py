@@ -157,6 +157,10 @@ class FakeOverlay:
             raise Refused("unknown", path)
         yield FakeAnswer(body)
 
+    def keep(self, peer_id: str, connection: socket.socket) -> None:
+        """Nothing is kept."""
+        connection.close()
+
     async def connect(self, peer_id: str) -> socket.socket:
         """A connection to a parameter server, for one file."""
         if peer_id in self.cut or peer_id not in self.workers:
