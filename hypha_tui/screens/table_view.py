@@ -18,6 +18,8 @@ from hypha_tui.widgets.live_table import LiveTable
 from node.views import AnyView, JobView
 
 NOTHING_NEW: Final = Changes()
+REST_S: Final = 0.2
+"""So long the cursor stays on a row before the curves follow: drawing three of them would make a held key late."""
 
 
 class TableView(View):
@@ -71,9 +73,19 @@ class TableView(View):
         item = self.look().store.items(self.table.kind).get(self.table.cursor_id)
         return None if item is None else item.view
 
+    def on_mount(self) -> None:
+        """The clock of the curves stands still until the cursor moves."""
+        self._rest = self.set_interval(REST_S, self._at_rest, pause=True)
+
     def on_live_table_moved(self, _message: LiveTable.Moved) -> None:
-        """Another row: another detail."""
+        """Another row: another detail, and other curves once the cursor rests."""
         self.show_detail()
+        if self.curves.display:
+            self._rest.reset()
+            self._rest.resume()
+
+    def _at_rest(self) -> None:
+        self._rest.pause()
         self.show_curves(NOTHING_NEW)
 
     @property

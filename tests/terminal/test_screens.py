@@ -208,7 +208,7 @@ async def test_where_there_is_room_the_curves_of_the_run_under_the_cursor_stand_
         assert "training loss, diloco-7" in shown.text
         assert "validation loss, diloco-7" in shown.text and "samples a second, diloco-7" in shown.text
         shown.app.main.view.select(("lease", "ffffff"))
-        await shown.settle()
+        await shown.until(lambda: "training loss, broken" in shown.text)
         assert "training loss, broken" in shown.text and "no values yet" in shown.text
         shown.app.main.commands.run("panel curves")
         await shown.settle()
