@@ -151,8 +151,10 @@ def until(look: Callable[[], T | None], *, within_s: float, what: str) -> T:
 
 
 def submit(node: LocalNode, folder: Path, *more: str) -> str:
-    """Submit a job at this node as the operator; its id."""
-    return str(tui(node, "submit", str(folder), *more)["job_id"])
+    """Submit a job at this node as the operator; its id, once the node shows the job."""
+    job_id = str(tui(node, "submit", str(folder), *more)["job_id"])
+    until(lambda: job_at(node, job_id), within_s=10, what="the job is shown")
+    return job_id
 
 
 def live_leases(node: LocalNode) -> list[dict[str, Any]]:
