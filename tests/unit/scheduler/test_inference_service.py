@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node.scheduler import records
+from node.scheduler import records, runner
 from node.scheduler.export import RECORD
 from node.scheduler.records import JobRow
 from node.wire import (
@@ -47,6 +47,12 @@ num_workers = 2
 """
 HUB = 'repository = "org/model"\nfilenames = ["config.json"]'
 ROWS = 8
+
+
+@pytest.fixture(autouse=True)
+def _shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators see every change: with fakes a round takes milliseconds, and a test stops a job where it says."""
+    monkeypatch.setattr(runner, "SHOW_EVERY_S", 0.0)
 
 
 class Inferring(FakeWorker):

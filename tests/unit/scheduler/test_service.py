@@ -29,6 +29,7 @@ from node.config import NodeConfig, SchedulerConfig
 from node.errors import Refused
 from node.jobspec import job_from, parse_job
 from node.network.accepting import Acceptor
+from node.scheduler import runner
 from node.scheduler.service import SchedulerService
 from node.schema import Origin
 from node.store import Store
@@ -71,6 +72,12 @@ momentum = 0.9
 [resources]
 num_workers = 2
 """
+
+
+@pytest.fixture(autouse=True)
+def _shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators see every change: with fakes a round takes milliseconds, and a test stops a job where it says."""
+    monkeypatch.setattr(runner, "SHOW_EVERY_S", 0.0)
 
 
 class World:
