@@ -124,7 +124,7 @@ async def test_a_job_runs_to_its_list_of_results_and_lets_its_workers_go(tmp_pat
         assert [entry["name"] for entry in listed["results"]] == ALL
         assert sorted(first for worker in workers for first in worker.firsts) == [0, 8, 16, 24, 32]
         await here.until_true(lambda: not any(worker.leases for worker in workers))
-        assert not (tmp_path / "out" / ".hypha-j1").exists()
+        await here.until_true(lambda: not (tmp_path / "out" / ".hypha-j1").exists())
 
 
 async def test_a_worker_that_dies_and_a_scheduler_that_dies_cost_no_slice_and_double_none(tmp_path: Path) -> None:
