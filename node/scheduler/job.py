@@ -437,8 +437,9 @@ class Job:
         if self.rounds.is_over or lease_id not in self.crew.prices:
             return []
         ledger = self.rounds.ledger
-        trains = ledger is not None and any(ledger.granted_to(task.task_id) for task in self.group.alive(TRAIN))
-        if self.state == "waiting" or not trains or lease_id in self.crew.unused():
+        # between two slices nobody has rows, and after a restart nobody has told yet that he trains
+        has_rows = ledger is not None and any(ledger.granted_to(task.task_id) for task in self.group.alive(TRAIN))
+        if self.state == "waiting" or not (self.state in TRAINING or has_rows) or lease_id in self.crew.unused():
             return self.crew.let_go(lease_id, reason)
         return self._moves.wish(now, lease_id, reason)
 

@@ -274,10 +274,11 @@ async def test_a_paused_job_outlives_its_scheduler_and_goes_on_with_every_row_on
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("role", ["train", "aggregate"])
-async def test_a_drained_worker_is_replaced_once_and_every_row_counts_once(role: str, tmp_path: Path) -> None:
+async def test_a_job_whose_worker_is_drained_loses_no_round_where_another_is_free(role: str, tmp_path: Path) -> None:
     async with world(tmp_path, workers=3) as here:
         await here.submit(JOB.replace("update_rounds = 2", "update_rounds = 60"))
         await here.until_true(lambda: here.job().round >= 2 and here.job().workers == 2)
+        began = here.job().round
         drained = next(task for task in here.job().tasks if task.role == role)
         worker = here.overlay.workers[drained.peer_id]
         worker.refusal = "cordoned by ada"
@@ -285,6 +286,8 @@ async def test_a_drained_worker_is_replaced_once_and_every_row_counts_once(role:
         await here.overlay.handlers[HandOver](caller(drained.peer_id), wish)
         await here.until_true(lambda: drained.lease_id not in worker.leases)
         assert (await here.until("done")).round == 60
+        by_round = "SELECT count(*) FROM contributions WHERE round > ? GROUP BY round"
+        assert min(row[0] for row in await here.store.read(by_round, [began])) >= 2, "two workers trained all the time"
         tasks = [task for task in here.job().tasks if task.role == role]
         assert len(tasks) == (3 if role == "train" else 2), "one was replaced, once"
         assert "drained by ada" in next(task for task in tasks if task.task_id == drained.task_id).detail
