@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -83,8 +84,17 @@ class Inferring(FakeWorker):
             report = Progress(task_id=dispatch.task_id, round=0, batches=number, samples=number * ROWS, batch_s=0.01)
             await self.tell(report)
             await self.goes.wait()
-            assert await self.put(dispatch, grant.index) in ("", "stale")
+            assert await self.deliver(dispatch, grant.index) in ("", "stale")
             number += 1
+
+    async def deliver(self, dispatch: Dispatch, index: int) -> str:
+        """Upload a result, again where the scheduler ends before it has answered."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    if (refused := await self.put(dispatch, index)) != "busy":
+                        return refused
+            await asyncio.sleep(0.01)
 
     async def put(self, dispatch: Dispatch, index: int, *, peer: str = "") -> str:
         """Upload a result; the code of the refusal, if it is refused."""
