@@ -333,6 +333,8 @@ class DataService:
 
     def _find(self, request: web.Request) -> _Served:
         name = request.match_info["name"]
+        if name not in self._served and any(folder.name == name for folder in self._loading):
+            raise Refused("busy", f"the dataset {name} is being read here")
         if name not in self._served:
             raise Refused("unknown", f"no dataset {name[:128]!r} here")
         return self._served[name]

@@ -14,6 +14,7 @@ import pytest
 from node.data import service
 from node.data.datasets import make_manifest, write_file
 from node.data.shelf import Shelf
+from node.errors import Refused
 from node.manifest import MANIFEST
 from node.network.bulk import download
 from node.network.overlay import Overlay
@@ -136,6 +137,29 @@ async def test_a_folder_that_is_still_being_copied_is_not_due(tmp_path: Path) ->
     assert shelf.look().due == []
     shutil.rmtree(folder)
     assert shelf.look().gone == [folder]
+
+
+async def test_a_dataset_that_is_being_read_is_not_an_unknown_one(
+    make_identity: MakeIdentity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that starts again listens first: whoever knows its datasets from before is to ask again."""
+    gate, load = asyncio.Event(), service.DataService._load
+
+    async def slowly(self: service.DataService, folder: Path) -> Any:
+        if folder.name == "slow":
+            await gate.wait()
+        return await load(self, folder)
+
+    monkeypatch.setattr(service.DataService, "_load", slowly)
+    folders = [write_dataset(tmp_path / name) for name in ("quick", "slow")]
+    async with data_node(make_identity("data"), tmp_path / "data", *folders) as data:
+        for name, code in (("slow", "busy"), ("other", "unknown")):
+            with pytest.raises(Refused) as refusal:
+                async with data.open(data.peer_id, "GET", f"/bulk/datasets/{name}/manifest"):
+                    pass
+            assert refusal.value.code == code
+        gate.set()
+        await eventually(lambda: "slow" in views(data))
 
 
 async def test_clients_that_do_not_read_keep_nobody_from_fetching_and_are_cut_off(
