@@ -35,6 +35,7 @@ from node.views import (
     SubmitResult,
     TransferView,
 )
+from node.wire import UNDECODABLE
 
 if TYPE_CHECKING:
     from hypha_tui.client.jobfile import Body
@@ -323,7 +324,7 @@ async def _check(answer: Answer) -> None:
 def _decode(data: bytes, type_: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=type_)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise PeerProtocol(
             f"the node answers something unexpected: {error}", hint="are both of the same version?"
         ) from None

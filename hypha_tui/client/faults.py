@@ -12,6 +12,7 @@ import msgspec
 from hypha_tui.client.endpoint import Endpoint
 from node.errors import HyphaError, PeerProtocol, PeerUnreachable, PeerUntrusted, Refused
 from node.views import Problem
+from node.wire import UNDECODABLE
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def problem_of(status: int, reason: str, body: bytes) -> HyphaError:
     """What an answer of 400 and above says."""
     try:
         problem = msgspec.json.decode(body, type=Problem)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         problem = Problem(status=status, code="", title=reason, detail="")
     if status in (401, 403):
         return PeerUntrusted(

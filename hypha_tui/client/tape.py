@@ -25,6 +25,7 @@ import msgspec
 from node.errors import ConfigError
 from node.version import __version__
 from node.views import Frame, Point
+from node.wire import UNDECODABLE
 
 MAGIC: Final = b"hypha-tape\n"
 VERSION: Final = 1
@@ -161,7 +162,7 @@ class Tape:
                 at += _LENGTH.size
                 found.append(decoder.decode(data[at : at + length]))
                 at += length
-        except (zlib.error, msgspec.DecodeError) as error:
+        except (zlib.error, *UNDECODABLE) as error:
             raise ConfigError(
                 f"the recording cannot be read at {block.first:.0f} s: {error}",
                 hint=f"it was made by {self.label.program}",
@@ -177,7 +178,7 @@ class Tape:
             raise ConfigError(f"{path} is a recording of version {version}, not {VERSION}", hint="use that hypha-tui")
         try:
             return msgspec.msgpack.decode(self._file.read(min(length, 1 << 16)), type=Label)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             raise ConfigError(f"{path} is not a recording", hint="its first block is damaged") from None
 
     def _index(self) -> Iterator[Block]:

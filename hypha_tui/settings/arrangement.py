@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from hypha_tui.settings.folders import write_private
+from node.wire import UNDECODABLE
 
 FILE: Final = "view.json"
 
@@ -33,7 +34,7 @@ def load(file: Path | None) -> tuple[dict[str, Arrangement], str]:
         return {}, ""
     except OSError as error:
         return {}, f"{file} cannot be read: {error.strerror}; tables are as at first"
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         return {}, f"{file} is broken ({error}); tables are as at first"
 
 

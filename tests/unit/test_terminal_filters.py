@@ -229,10 +229,11 @@ def test_arrangements_are_kept_and_a_broken_file_is_told_and_left_out(tmp_path: 
     arrangement.save(file, kept)
     assert arrangement.load(file) == (kept, "")
     assert file.stat().st_mode & 0o077 == 0
-    file.write_text('{"leases-table": {"sort": 3}}')
-    found, problem = arrangement.load(file)
-    assert found == {}
-    assert "is broken" in problem
+    for broken in (b'{"leases-table": {"sort": 3}}', b'{"leases-table": {"sort": "\xff"}}', b"[" * 100_000):
+        file.write_bytes(broken)
+        found, problem = arrangement.load(file)
+        assert found == {}
+        assert "is broken" in problem
 
 
 def test_a_line_that_is_looked_at_sideways_begins_in_mid_cell() -> None:

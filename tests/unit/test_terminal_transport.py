@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hypha_tui.client import api, head, transport
+from hypha_tui.client import api, faults, head, transport
 from hypha_tui.client.api import ApiClient, connected
 from hypha_tui.client.endpoint import Endpoint
 from hypha_tui.client.jobfile import Body
@@ -203,3 +203,11 @@ async def test_a_request_that_is_given_up_ends_its_connection(tmp_path: Path) ->
 def test_no_line_break_reaches_a_head() -> None:
     with pytest.raises(ValueError, match="line break"):
         head.request("GET", "/x\r\nHost: other", "node", {}, None)
+
+
+@pytest.mark.parametrize("body", [b"{", b'[{"id": "\xff"}]', b"[" * 100_000])
+def test_an_answer_that_cannot_be_decoded_is_one_line(body: bytes) -> None:
+    """Text that is no UTF-8, and depth, raise errors of Python's own. A refusal like this says its status."""
+    with pytest.raises(PeerProtocol, match="something unexpected"):
+        api._decode(body, list[JobView])
+    assert "Bad Gateway" in str(faults.problem_of(502, "Bad Gateway", body))
