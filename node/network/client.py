@@ -143,11 +143,10 @@ class Client:
         path: str,
         *,
         headers: Mapping[str, str] | None,
-        data: bytes | None,
         stall_s: float,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A request on the bulk pool; the block reads the answer's body, and no piece may take longer than `stall_s`.
-        Where there is `data`, the answer is already read when the block begins."""
+        """A request without a body on the bulk pool; the block reads the answer's, and no piece may take longer than
+        `stall_s`."""
         assert self._bulk is not None, "the client is not open"
         url = _url(where, path)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=stall_s)
@@ -156,31 +155,18 @@ class Client:
                 # waiting for a connection counts too, hence more than one stall for the answer to begin
                 async with asyncio.timeout(stall_s + CONNECT_S):
                     response = await stack.enter_async_context(
-                        self._bulk.request(
-                            method, url, headers=headers, data=_in_pieces(data), timeout=timeout, allow_redirects=False
-                        )
+                        self._bulk.request(method, url, headers=headers, timeout=timeout, allow_redirects=False)
                     )
                     noted.has_answer = True
                     if not 200 <= response.status < 300:
                         raise decode_refusal(response.status, response.content_type, await _whole(response))
-                    if data:
-                        _check_size(response)
-                        await response.read()
             with _translated(where, noted):
                 yield response
 
 
-def _in_pieces(data: bytes | None) -> bytes | io.BytesIO | None:
+def _in_pieces(data: bytes) -> bytes | io.BytesIO:
     """Large bytes as a stream, which aiohttp writes piece by piece; others as they are."""
-    return io.BytesIO(data) if data is not None and len(data) > PIECE_BYTES else data
-
-
-def _check_size(response: aiohttp.ClientResponse) -> None:
-    size = response.content_length
-    if size is None and response.status == 200:
-        raise PeerProtocol("an answer to an upload that does not say its size")
-    if size is not None and size > MAX_MESSAGE_BYTES:
-        raise PeerProtocol(f"an answer of {size} bytes, {MAX_MESSAGE_BYTES} are allowed")
+    return io.BytesIO(data) if len(data) > PIECE_BYTES else data
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes:

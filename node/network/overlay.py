@@ -220,14 +220,13 @@ class Overlay:
         path: str,
         *,
         headers: Mapping[str, str] | None = None,
-        data: bytes | None = None,
         stall_s: float = 30.0,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """A request on the pool for bulk; the block reads the answer's body. Other than 2xx raises Refused.
+        """A request without a body on the pool for bulk; the block reads the answer's. Other than 2xx raises Refused.
 
-        No piece of the answer may take longer than `stall_s`. Where there is `data`, it is read when the block begins.
+        No piece of the answer may take longer than `stall_s`.
         """
-        return self._client.open(peer_id, method, path, headers=headers, data=data, stall_s=stall_s)
+        return self._client.open(peer_id, method, path, headers=headers, stall_s=stall_s)
 
     async def connect(self, peer_id: str) -> ssl.SSLSocket:
         """A connection to a peer for a thread to use: it is the peer, and nothing is on its way on it.

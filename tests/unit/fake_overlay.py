@@ -119,7 +119,7 @@ class FakeOverlay:
 
     @contextlib.asynccontextmanager
     async def open(
-        self, peer_id: str, method: str, path: str, *, headers: Any = None, data: Any = None, stall_s: float = 30.0
+        self, peer_id: str, method: str, path: str, *, headers: Any = None, stall_s: float = 30.0
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         overlay = self._reach(peer_id)
         assert overlay.server is not None
@@ -127,7 +127,7 @@ class FakeOverlay:
         url = overlay.server.make_url(path).with_scheme("https").with_port(overlay._port)
         headers = {**(headers or {}), CALLER: "node"}
         try:
-            async with self._session.request(method, url, headers=headers, data=data) as answer:
+            async with self._session.request(method, url, headers=headers) as answer:
                 if answer.status >= 300:
                     raise decode_refusal(answer.status, answer.content_type, await answer.read())
                 yield answer

@@ -181,7 +181,7 @@ async def test_an_operator_may_not_fetch_data(
     async with overlay_for(files, tmp_path / "ada") as operator:
         with pytest.raises(PeerError):
             async with operator._client.open(
-                parse(data.addresses[0]), "GET", "/bulk/datasets/texts/manifest", headers=None, data=None, stall_s=5.0
+                parse(data.addresses[0]), "GET", "/bulk/datasets/texts/manifest", headers=None, stall_s=5.0
             ):
                 pass
 

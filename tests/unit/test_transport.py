@@ -59,12 +59,13 @@ def answering(calls: list[str]) -> Callable[[Overlay], None]:
             return Ack()
 
         async def echo(caller: Caller, request: web.Request) -> web.StreamResponse:
-            return web.Response(body=await request.read(), headers={"Caller": caller.peer_id})
+            return web.Response(body=caller.peer_id.encode() + await request.read())
 
         async def for_operators(caller: Caller, request: web.Request) -> web.StreamResponse:
             return web.Response(text=caller.name)
 
         overlay.on(CancelTask, cancel)
+        overlay.bulk_route("GET", "/bulk/echo", echo)
         overlay.bulk_route("PUT", "/bulk/echo", echo)
         overlay.bulk_route("GET", "/api/v1/who", for_operators, operator=True)
 
@@ -80,9 +81,12 @@ async def test_a_peer_is_called_and_knows_the_caller(make_identity: MakeIdentity
         await eventually(lambda: len(client.peers()) == 2)
         assert await client.call(server.peer_id, CANCEL) == Ack()
         assert calls == [client.peer_id]
-        async with client.open(server.peer_id, "PUT", "/bulk/echo", data=b"bytes") as answer:
-            assert await answer.read() == b"bytes"
-            assert answer.headers["Caller"] == client.peer_id
+        (tmp_path / "file").write_bytes(b"bytes")
+        assert (
+            await upload(client, server.peer_id, "/bulk/echo", tmp_path / "file") == client.peer_id.encode() + b"bytes"
+        )
+        async with client.open(server.peer_id, "GET", "/bulk/echo") as answer:
+            assert await answer.read() == client.peer_id.encode()
 
 
 async def test_a_call_to_oneself_stays_in_the_process_and_a_stream_goes_over_loopback(
@@ -92,8 +96,8 @@ async def test_a_call_to_oneself_stays_in_the_process_and_a_stream_goes_over_loo
     async with overlay_for(make_identity(), tmp_path, prepare=answering(calls)) as overlay:
         assert await overlay.call(overlay.peer_id, CANCEL) == Ack()
         assert calls == [overlay.peer_id]
-        async with overlay.open(overlay.peer_id, "PUT", "/bulk/echo", data=b"x") as answer:
-            assert await answer.read() == b"x"
+        async with overlay.open(overlay.peer_id, "GET", "/bulk/echo") as answer:
+            assert await answer.read() == overlay.peer_id.encode()
         with pytest.raises(Refused, match="no method"):
             await overlay.call(overlay.peer_id, RunCommand(signed=Signed(payload=b"", signature=b"", chain=[])))
 
@@ -117,9 +121,7 @@ async def test_not_one_byte_of_ours_goes_to_a_peer_that_is_not_the_expected_one(
             with pytest.raises(PeerUntrusted, match="expected was"):
                 await client.call(expected.peer_id, "hello", b"secret", 3.0)
             with pytest.raises((PeerUntrusted, PeerUnreachable)):
-                async with client.open(
-                    expected.peer_id, "PUT", "/bulk/x", headers=None, data=b"secret", stall_s=3.0
-                ) as _:
+                async with client.open(expected.peer_id, "GET", "/bulk/secret", headers=None, stall_s=3.0) as _:
                     pytest.fail("opened")
     finally:
         server.close()
@@ -181,9 +183,9 @@ async def test_operators_may_not_call_what_is_for_nodes_nor_nodes_what_is_for_op
                     await client.call(address, method, msgspec.msgpack.encode(CANCEL), 3.0)
                 assert caught.value.code == "denied"
             with pytest.raises(Refused, match="for nodes"):
-                async with client.open(address, "PUT", "/bulk/echo", headers=None, data=b"x", stall_s=3.0):
+                async with client.open(address, "GET", "/bulk/echo", headers=None, stall_s=3.0):
                     pytest.fail("opened")
-            async with client.open(address, "GET", "/api/v1/who", headers=None, data=None, stall_s=3.0) as answer:
+            async with client.open(address, "GET", "/api/v1/who", headers=None, stall_s=3.0) as answer:
                 assert await answer.text() == operator.name
         with pytest.raises(Refused, match="for operators"):
             async with server.open(server.peer_id, "GET", "/api/v1/who"):
@@ -466,9 +468,7 @@ async def test_a_renewed_certificate_with_the_same_key_is_the_same_peer(tmp_path
 async def test_header_fields_as_long_as_a_signed_command_pass(make_identity: MakeIdentity, tmp_path: Path) -> None:
     async with (
         overlay_for(make_identity(), tmp_path, prepare=answering([])) as overlay,
-        overlay.open(
-            overlay.peer_id, "PUT", "/bulk/echo", headers={"Hypha-Command": "x" * 20_000}, data=b"y"
-        ) as answer,
+        overlay.open(overlay.peer_id, "GET", "/bulk/echo", headers={"Hypha-Command": "x" * 20_000}) as answer,
     ):
         assert isinstance(answer, aiohttp.ClientResponse)
-        assert await answer.read() == b"y"
+        assert await answer.read() == overlay.peer_id.encode()

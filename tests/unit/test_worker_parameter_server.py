@@ -67,8 +67,8 @@ class Group:
         if announced.round is not None:
             return announced.round
         path_there = f"/bulk/jobs/job/updates/{task}/{header.sha256}"
-        async with self.worker.overlay.open(self.worker.peer_id, "PUT", path_there, data=data) as answer:
-            return msgspec.json.decode(await answer.read(), type=UpdateTaken).round
+        answer = await bulk.upload(self.worker.overlay, self.worker.peer_id, path_there, path)
+        return msgspec.json.decode(answer, type=UpdateTaken).round
 
     async def version(self, which: int | str, state: str = "committed", wait_s: float = 0) -> Version:
         """Ask for a version once."""

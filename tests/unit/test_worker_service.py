@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from node.errors import Refused
+from node.network import bulk
 from node.network.overlay import Overlay
 from node.store import Store
 from node.views import LeaseHistory, LeaseView, TransferView
@@ -464,6 +465,9 @@ async def test_an_update_of_a_stranger_is_refused_before_a_byte_and_leaves_no_tr
         await scheduler.aggregate(worker.peer_id, lease, [Member(task_id="t1", peer_id=worker.peer_id, since_round=0)])
         await eventually(lambda: "ready" in scheduler.states("ps"))
 
+        update = tmp_path / "update"
+        update.write_bytes(b"abc")
+
         async def upload(overlay: Overlay, **changes: object) -> str:
             values: dict[str, object] = {
                 "job_id": "job",
@@ -477,8 +481,7 @@ async def test_an_update_of_a_stranger_is_refused_before_a_byte_and_leaves_no_tr
             path = f"/bulk/jobs/job/updates/{values['task_id']}/{values['sha256']}"
             with pytest.raises(Refused) as told:
                 await overlay.call(worker.peer_id, AnnounceUpdate(**values), timeout_s=5)  # type: ignore[arg-type]
-                async with overlay.open(worker.peer_id, "PUT", path, data=b"abc"):
-                    pass
+                await bulk.upload(overlay, worker.peer_id, path, update)
             return told.value.code
 
         server = worker.service._jobs.parameter_server("job")
