@@ -8,6 +8,7 @@ import hashlib
 import json
 from pathlib import Path
 
+import aiohttp
 import msgspec
 import pytest
 
@@ -90,7 +91,7 @@ class Inferring(FakeWorker):
     async def deliver(self, dispatch: Dispatch, index: int) -> str:
         """Upload a result, again where the scheduler ends before it has answered."""
         while True:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, aiohttp.ClientError):
                 async with asyncio.timeout(1):
                     if (refused := await self.put(dispatch, index)) != "busy":
                         return refused

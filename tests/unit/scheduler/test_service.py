@@ -91,11 +91,13 @@ class World:
         config = NodeConfig(state_dir=state_dir, **settings)
         self.service = SchedulerService(config, self.overlay, self.board, store)  # type: ignore[arg-type]
         self.url = ""
+        self.door = contextlib.AsyncExitStack()
         self.running: asyncio.Task[None]
 
     async def kill(self) -> None:
-        """The scheduler's process ends; nobody answers in its place."""
+        """The scheduler's process ends, with every request that it is at; nobody answers in its place."""
         await self.overlay.scheduler_dies()
+        await self.door.aclose()
         await stop(self.running)
         await self.store.read("SELECT 1")
 
@@ -178,7 +180,8 @@ async def world(state_dir: Path, *, workers: int = 2, datasets: bool = True, **s
         if datasets:
             made.overlay.serve_dataset("train-data", 5)
             made.overlay.serve_dataset("valid-data", 1)
-        async with serving(made.overlay.routes) as made.url:
+        async with made.door:
+            made.url = await made.door.enter_async_context(serving(made.overlay.routes))
             made.running = asyncio.get_running_loop().create_task(made.service.run())
             await made.until_true(lambda: made.service._tasks)
             try:
