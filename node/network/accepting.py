@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import ssl
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 
 from node.network.congestion import leave_room
-from node.network.readiness import shake_hands
+from node.network.readiness import Side, shake_hands
 from node.network.tls import SCRATCH_BYTES, TlsTransport
 
 log = logging.getLogger(__name__)
@@ -42,10 +43,11 @@ class Acceptor:
         try:
             async with asyncio.TaskGroup() as group:
 
-                def start(coroutine: Coroutine[None, None, None]) -> None:
+                def start(coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
                     task = group.create_task(coroutine)
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
+                    return task
 
                 for bound in sockets:
                     start(self._accept(bound, start))
@@ -70,11 +72,18 @@ class Acceptor:
             transport.abort()
         await self._is_empty.wait()
 
-    async def _accept(self, bound: socket.socket, start: Callable[[Coroutine[None, None, None]], None]) -> None:
+    async def _accept(
+        self, bound: socket.socket, start: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+    ) -> None:
         loop = asyncio.get_running_loop()
+        someone = Side(loop.add_reader, loop.remove_reader, bound.fileno())
         while True:
+            # the loop's own sock_accept loses a connection that it has just taken when it is cancelled
+            await someone.ready()
             try:
-                connection, where = await loop.sock_accept(bound)
+                connection, where = bound.accept()
+            except BlockingIOError:
+                continue
             except OSError as error:
                 log.error("accept.failed reason=%s", error.strerror)
                 await asyncio.sleep(ACCEPT_AGAIN_S)
@@ -85,7 +94,8 @@ class Acceptor:
                 connection.close()
                 continue
             self._handshakes[host] += 1
-            start(self._take(connection, host))
+            # a task that is cancelled before it begins has no `finally`
+            start(self._take(connection, host)).add_done_callback(functools.partial(self._taken, connection, host))
 
     def _is_full(self, host: str) -> bool:
         return (
@@ -112,12 +122,14 @@ class Acceptor:
             self._transports.add(transport)
             transport.start(self._protocol())
         finally:
-            raw.close()
             if connection is not None:
                 connection.close()
-            self._handshakes[host] -= 1
-            if not self._handshakes[host]:
-                del self._handshakes[host]
+
+    def _taken(self, raw: socket.socket, host: str, _: asyncio.Task[None]) -> None:
+        raw.close()
+        self._handshakes[host] -= 1
+        if not self._handshakes[host]:
+            del self._handshakes[host]
 
     def _lost(self, transport: TlsTransport) -> None:
         self._transports.discard(transport)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -292,3 +293,16 @@ async def test_connections_end_with_their_acceptor(identity: Identity) -> None:
     assert "lost" in cut.happened
     quiet.close()
     full.close()
+
+
+@pytest.mark.parametrize("ticks", range(6))
+async def test_a_connection_that_comes_at_the_end_is_closed_wherever_it_has_got_to(
+    identity: Identity, ticks: int
+) -> None:
+    async with place_of(identity) as place:
+        arriving = socket.create_connection(("127.0.0.1", place.port), timeout=10)
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+    with arriving, contextlib.suppress(ConnectionResetError):
+        assert arriving.recv(1) == b""
+    gc.collect()  # a socket that nobody closed is reported
