@@ -40,6 +40,8 @@ from node.training.updates import check_update, finite_square
 from node.training.versions import CONTENT, VERSION, VOID, Outer
 from node.wire import Aggregation, Sync
 
+ROWS = 8
+"""Updates whose values are in memory at once, for a mean."""
 EVERYTHING = Sync()
 MEAN = Aggregation()
 
@@ -212,7 +214,7 @@ class _Round:
         return FileMade(sha256_of(path), self.delta.writer.size_bytes)
 
     def _lane(self) -> _Lane:
-        return _Lane(len(self.sources), self.down)
+        return _Lane(min(ROWS, len(self.sources)) if self.rule == "mean" else len(self.sources), self.down)
 
     def _advance(self, lane: _Lane, numbered: tuple[int, tuple[str, int, int]]) -> None:
         number, (name, start, length) = numbered
@@ -252,23 +254,35 @@ class _Round:
         return sent
 
     def _mean(self, lane: _Lane, name: str, start: int, mean: Array) -> None:
-        rows = lane.rows[:, : len(mean)]
-        if self.int8 is not None and name not in self._buffers:
-            parts = [self.int8.read_parts(source.reader, name, start, len(mean)) for source in self.sources]
-            self.int8.mix(parts, self.shares, rows, mean)
+        is_counter = name in self._counters
+        if self.rule == "mean" or is_counter or name in self._buffers:
+            some = lane.scratch[: len(mean)]
+            for first in range(0, len(self.sources), ROWS):
+                self._mean_of_some(lane, name, start, first, some if first else mean)
+                if first:
+                    (np.maximum if is_counter else np.add)(mean, some, out=mean)
             return
+        rows = lane.rows[:, : len(mean)]
         for place, source in zip(rows, self.sources, strict=True):
             source.values.read(name, start, place)
-        if name in self._counters:
-            rows.max(axis=0, out=mean)
-            return
-        if self.rule == "mean" or name in self._buffers:
-            np.dot(self.shares, rows, out=mean)
-            return
-        for place, source in zip(rows, self.sources, strict=True):
             if source.factor != 1:
                 np.multiply(place, source.factor, out=place)
         self.cut_places.append(robust.trimmed_mean(rows, self.cut, mean, lane.scratch[: len(mean)]))
+
+    def _mean_of_some(self, lane: _Lane, name: str, start: int, first: int, out: Array) -> None:
+        """What so many updates from this one on add to the mean; of a counter, the most."""
+        sources = self.sources[first : first + ROWS]
+        shares, rows = self.shares[first : first + ROWS], lane.rows[: len(sources), : len(out)]
+        if self.int8 is not None and name not in self._buffers:
+            parts = [self.int8.read_parts(source.reader, name, start, len(out)) for source in sources]
+            self.int8.mix(parts, shares, rows, out)
+            return
+        for place, source in zip(rows, sources, strict=True):
+            source.values.read(name, start, place)
+        if name in self._counters:
+            rows.max(axis=0, out=out)
+        else:
+            np.dot(shares, rows, out=out)
 
     def _left_before(self, lane: _Lane, name: str, start: int, length: int) -> Array:
         left = lane.scratch[:length]

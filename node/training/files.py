@@ -26,8 +26,9 @@ from node.tensorfile import DTYPE_BYTES, MAX_HEADER_BYTES, parse_header
 if TYPE_CHECKING:
     import torch
 
-CHUNK = 1 << 16
-"""Elements handled at a time: the temporaries of a step stay in a core's cache. A multiple of every codec's block."""
+CHUNK = 1 << 18
+"""Elements handled at a time: with 1 MB of them Python takes no part of the time to speak of, and the temporaries of a
+step are still in a cache. A multiple of every codec's block."""
 
 FLOAT32 = "F32"
 

@@ -27,6 +27,7 @@ from node.training.outer import move, velocity_after  # noqa: E402
 from node.training.traits import Traits  # noqa: E402
 from node.training.updates import check_values, write_update  # noqa: E402
 from node.training.versions import Outer  # noqa: E402
+from node.wire import Sync  # noqa: E402
 from tests.unit import oracle_diloco  # noqa: E402
 
 SHAPES = {"a.weight": (5, 7), "b.weight": (3,), "c.scale": ()}
@@ -65,7 +66,7 @@ def update(folder: Path, name: str, tensors: dict[str, torch.Tensor], weight: fl
     return Update(path, weight)
 
 
-@pytest.mark.parametrize("count", range(1, 9))
+@pytest.mark.parametrize("count", [*range(1, 9), 19])
 def test_the_step_is_the_exact_weighted_mean_whatever_the_order_of_arrival(tmp_path: Path, count: int) -> None:
     """H1."""
     theta = start(tmp_path)
@@ -82,6 +83,20 @@ def test_the_step_is_the_exact_weighted_mean_whatever_the_order_of_arrival(tmp_p
         largest = max(float(d[name].abs().max()) for d in deltas)
         assert (step[name].double() - mean).abs().max() <= 1e-6 * largest
         assert torch.equal(made[name], theta[name] + step[name])
+
+
+def test_the_mean_of_many_int8_updates_is_that_of_what_they_say(tmp_path: Path) -> None:
+    theta = start(tmp_path)
+    deltas, updates = [random_state(100 + k) for k in range(19)], []
+    for k, delta in enumerate(deltas):
+        path = tmp_path / f"u{k}.safetensors"
+        write_update(path, theta, {name: theta[name] + delta[name] for name in SHAPES}, codec="int8")
+        updates.append(Update(path, 1.0 + k))
+    prepare(tmp_path, 0, updates, outer=Outer(1.0, 0.0), sync=Sync(codec="int8"))
+    made = load_file(weights_path(tmp_path, 1))
+    for name in SHAPES:
+        mean = sum((1.0 + k) * d[name].double() for k, d in enumerate(deltas)) / sum(1.0 + k for k in range(19))
+        assert (made[name].double() - theta[name] - mean).abs().max() <= 0.02
 
 
 def test_one_update_with_an_outer_rate_of_one_is_the_update_itself(tmp_path: Path) -> None:
