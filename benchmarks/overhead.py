@@ -4,11 +4,12 @@
 
 First: tokens a second of one worker (the demo's Llama, 8 rows of 128 bytes in a batch, one thread, about 50 batches a
 round, the exchange included), between two commits of a real cluster; in turns with a plain loop of the same model,
-optimizer and batches in a process alone, while the cluster idles. On a machine that has other work only the figures of
-processor time mean something.
+optimizer and batches in a process alone, while the cluster idles; as torch is by default, and with what executors do to
+it (`node.executors.denormals`), which is what the cluster is held against. On a machine that has other work only the
+figures of processor time mean something.
 
 Second: four workers, a model of 12.9 MB, 20 batches a round, as torchft was measured: the share of a round in which a
-worker is in no batch.
+worker is in no batch; and the same with overlap. One of them evaluates each version, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -92,17 +93,19 @@ def cpu_s(worker: LocalNode) -> float:
     raise RuntimeError("nothing trains")
 
 
-def alone(dataset: Path) -> Speed:
+def alone(dataset: Path, *flags: str) -> Speed:
     """Of the plain loop, in a process of its own."""
-    arguments = [sys.executable, "-m", "benchmarks.overhead", "--alone", str(dataset)]
+    arguments = [sys.executable, "-m", "benchmarks.overhead", "--alone", str(dataset), *flags]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment)
     return Speed(*json.loads(done.stdout))
 
 
-def plain_loop(dataset: Path) -> tuple[float, float]:
+def plain_loop(dataset: Path, *, is_flushed: bool) -> tuple[float, float]:
     """The demo's model, trained by the shortest loop there is."""
     import torch
+
+    torch.set_flush_denormal(is_flushed)
     from safetensors.torch import load_file
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -132,37 +135,49 @@ def plain_loop(dataset: Path) -> tuple[float, float]:
     raise RuntimeError("the dataset is too short")
 
 
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.alone:
-        print(json.dumps(plain_loop(chosen.alone)))
-        return
-    ours, plain = [], []
+def speed(runs: int) -> None:
+    """The first part."""
+    ours, plain, default = [], [], []
     with tempfile.TemporaryDirectory(prefix="hypha-bench-") as name:
         dataset = Path(name) / "stdlib"
         command("dataset", "build", sysconfig.get_paths()["stdlib"], "--out", str(dataset), *DATASET_FLAGS)
         job = job_of(Path(name) / "job")
         with LocalCluster(Path(name) / "cluster") as made:
             small_cluster(made, workers=1, data=[dataset])
-            for _ in range(chosen.runs):
-                plain.append(alone(dataset))
+            for _ in range(runs):
+                default.append(alone(dataset))
+                plain.append(alone(dataset, "--flushed"))
                 ours.append(in_cluster(made, job))
-                told = f"alone {plain[-1].a_second:,.0f} tokens/s, in the cluster {ours[-1].a_second:,.0f}"
-                print(f"  {told}; of processor time {plain[-1].a_cpu_second:,.0f} and {ours[-1].a_cpu_second:,.0f}")
+                speeds = default[-1], plain[-1], ours[-1]
+                told = ", ".join(f"{speed.a_second:,.0f} ({speed.a_cpu_second:,.0f})" for speed in speeds)
+                print(f"  tokens/s (of processor time) alone, alone and flushed, in the cluster: {told}", flush=True)
     pairs = list(zip(ours, plain, strict=True))
     kept = statistics.median(mine.a_second / other.a_second for mine, other in pairs)
     kept_cpu = statistics.median(mine.a_cpu_second / other.a_cpu_second for mine, other in pairs)
     print(f"kept: {kept:.1%} of the tokens a second, {kept_cpu:.1%} of those a second of processor time", flush=True)
-    with cluster(WORKERS) as site:
-        window = watch(site, the_job(100_000), skip=3, rounds=6)
-        shares = [utilisation(site, window, worker) for worker in site.trainers()]
-    text = ", ".join(f"{1 - share:.1%}" for share, _ in shares)
-    step_ms = statistics.median(step for _, step in shares) * 1000
-    print(f"12.9 MB, 20 batches of {step_ms:.0f} ms, round {window.seconds / window.rounds:.2f} s: in no batch {text}")
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__)
+    parser.add_argument("--runs", type=int, default=3, help="0: the second part alone")
+    parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--flushed", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.alone:
+        print(json.dumps(plain_loop(chosen.alone, is_flushed=chosen.flushed)))
+        return
+    if chosen.runs:
+        speed(chosen.runs)
+    for sections in ("", "[sync]\noverlap = true\n"):
+        job = replace(the_job(100_000), sections=sections)
+        with cluster(WORKERS, is_linked=False) as site:
+            window = watch(site, job, skip=3, rounds=6)
+            shares = [utilisation(site, window, worker) for worker in site.trainers()]
+        text = ", ".join(f"{1 - share:.1%}" for share, _ in shares)
+        step_ms = statistics.median(step for _, step in shares) * 1000
+        length = f"20 batches of {step_ms:.0f} ms, round {window.seconds / window.rounds:.2f} s"
+        print(f"12.9 MB, {'overlap, ' if sections else ''}{length}: in no batch {text}", flush=True)
 
 
 if __name__ == "__main__":

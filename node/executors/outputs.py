@@ -18,6 +18,7 @@ import torch
 
 from node.errors import JobError
 from node.executors.batches import Batch
+from node.executors.denormals import flushed
 from node.executors.models import LoadedModel
 
 NOTHING = -1
@@ -64,7 +65,8 @@ class Predictor:
         """The columns of a batch, in main memory."""
         inputs = {name: value.to(self._device) for name, value in batch.items() if name != "labels"}
         is_half = self._precision == "bf16"
-        with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=is_half):
+        half = torch.autocast(self._device.type, torch.bfloat16, enabled=is_half)
+        with flushed(), torch.no_grad(), half:
             columns = self._keep(inputs)
         return {
             name: value.to("cpu", torch.float32 if value.is_floating_point() else torch.int64).contiguous()

@@ -96,9 +96,11 @@ def _run(job: Job, bridge: Bridge, work_dir: Path, arrivals: Arrivals | None) ->
     from accelerate.utils import InitProcessGroupKwargs
 
     from node.executors.batches import Slice
+    from node.executors.denormals import start_threads
     from node.executors.models import enter_folder, load_model, load_preprocessor
     from node.executors.trainer import Trainer
 
+    start_threads()
     # Several processes without a device each are told so: Accelerate would go by what launched them.
     several_on_cpu = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available()
     waits = InitProcessGroupKwargs(timeout=timedelta(seconds=2 * RESULT_DEADLINE_S))

@@ -16,6 +16,7 @@ from node.executors import memory
 from node.executors.adamw import AdamW
 from node.executors.batches import Batch, Slice
 from node.executors.bridge_client import Arrival
+from node.executors.denormals import flushed
 from node.executors.global_state import GlobalState
 from node.executors.job import Optimizer, Schedule
 from node.executors.models import LoadedModel
@@ -83,6 +84,7 @@ class Trainer:
         """Whether `train` returns before the batch is computed."""
         return bool(self.accelerator.device.type != "cpu")
 
+    @flushed()
     def train(self, batch: Batch) -> Any:
         """One step of the inner optimizer; answers the batch's loss, which `float` waits for. In several processes
         each takes its rows."""
@@ -106,6 +108,7 @@ class Trainer:
         """The largest batch that fits in memory, halving from `batch_size`; `read(n)` gives n rows. A device is tried,
         the memory of a CPU is reckoned. Neither weights nor random state change."""
 
+        @flushed()
         def attempt(size: int) -> None:
             batch = read(size)
             begin, end = self._share(_rows(batch))
@@ -184,6 +187,7 @@ class Trainer:
                 else:
                     tensor.copy_(value)
 
+    @flushed()
     def _evaluate(self, slices: Iterable[Slice], batch_size: int) -> float:
         self._model.eval()
         total = weight = 0.0
