@@ -17,9 +17,15 @@ WAIT_S = 180.0
 
 
 @contextmanager
-def cluster(workers: int, *, rows: int = 20_000, paces: Sequence[float] = ()) -> Iterator[Site]:
-    """A cluster of so many workers, each `paces[n]` times slower than a job says, and one for the parameter server."""
-    with tempfile.TemporaryDirectory(prefix="hypha-bench-") as name, Site(Path(name) / "cluster") as site:
+def cluster(workers: int, *, rows: int = 20_000, paces: Sequence[float] = (), is_linked: bool = True) -> Iterator[Site]:
+    """A cluster of so many workers, each `paces[n]` times slower than a job says, and one for the parameter server.
+
+    Links count and shape what passes; they look up each caller in `/proc`, which takes 0.1 s.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="hypha-bench-") as name,
+        Site(Path(name) / "cluster", is_linked=is_linked) as site,
+    ):
         datasets = write_dataset(Path(name) / "datasets", rows=rows)
         site.build([datasets, datasets.with_name("letters-validation")], workers=workers, paces=paces, apart=True)
         yield site

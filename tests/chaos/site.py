@@ -55,10 +55,14 @@ ENDED = ("done", "failed", "cancelled")
 
 
 class Site(LocalCluster):
-    """A gateway, a scheduler, a data node and workers, each reached through its link alone. Linux only."""
+    """A gateway, a scheduler, a data node and workers, each reached through its link alone. Linux only.
 
-    def __init__(self, folder: Path) -> None:
+    Without links (`is_linked`) nothing costs time that would not in a cluster, and no node can be felled.
+    """
+
+    def __init__(self, folder: Path, *, is_linked: bool = True) -> None:
         super().__init__(folder)
+        self._is_linked = is_linked
         self.links = Links()
         self.links.pid_of = self._pids
         self._ports: dict[str, int] = {}
@@ -111,7 +115,7 @@ class Site(LocalCluster):
     def add(self, name: str, roles: str, config: str = "") -> LocalNode:
         """Start one node behind a link."""
         own = free_port()
-        self._ports[name] = self.links.add(name, own)
+        self._ports[name] = self.links.add(name, own) if self._is_linked else own
         gateway = [] if name == "gateway" else [f"/ip4/127.0.0.1/tcp/{self._ports['gateway']}"]
         config = f'external_addresses = ["/ip4/127.0.0.1/tcp/{self._ports[name]}"]\n' + config
         return self.launch(name, roles, config=config, gateways=gateway, port=own)
