@@ -1,4 +1,4 @@
-"""How an operator arranged each table, kept over restarts: sort order, columns, filter."""
+"""How an operator arranged each table, kept over restarts: sort order, columns, filter, marks, place."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from hypha_tui.settings.folders import write_private
 from node.wire import UNDECODABLE
 
 FILE: Final = "view.json"
+MARKS_KEPT: Final = 1_000
 
 
 class Arrangement(msgspec.Struct, frozen=True, kw_only=True):
-    """One table. `sort` is the key of a column, `hidden` are keys of columns."""
+    """One table. `sort` is the key of a column, `hidden` are keys of columns. `selected` is the id under the cursor,
+    `row` rows below the top of the screen."""
 
     sort: str = ""
     is_reversed: bool = False
     is_wide: bool = False
     hidden: list[str] = []
     filter: str = ""
+    marks: list[str] = []
+    selected: str = ""
+    row: int = 0
 
 
 def load(file: Path | None) -> tuple[dict[str, Arrangement], str]:

@@ -17,7 +17,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from hypha_tui.keys.keymap import keys_of
-from hypha_tui.settings.arrangement import Arrangement
+from hypha_tui.settings.arrangement import MARKS_KEPT, Arrangement
 from hypha_tui.store import text
 from hypha_tui.store.cluster import Changes
 from hypha_tui.store.columns import Column, Look
@@ -101,6 +101,8 @@ class LiveTable(ScrollView, can_focus=True):
         self._sorted_at = -1e9
         self._key_at = -1e9
         self._order_is_old = True
+        self._left_as: Arrangement | None = None
+        """How it was before, until there are rows."""
 
     # ---- what others ask ------------------------------------------------------------------------------
 
@@ -196,13 +198,17 @@ class LiveTable(ScrollView, can_focus=True):
     @property
     def arrangement(self) -> Arrangement:
         """How it is arranged, to be kept."""
-        rows = self.rows
+        rows, left = self.rows, self._left_as
+        at = rows.row_of.get(self.cursor_id or "")
         return Arrangement(
             sort=rows.sort_column.key,
             is_reversed=rows.is_reversed,
             is_wide=self.is_wide,
             hidden=sorted(self.hidden),
             filter=rows.filter_text,
+            marks=left.marks if left else [id_ for id_ in self.marked if id_ in self.marks][:MARKS_KEPT],
+            selected=left.selected if left else self.cursor_id or "",
+            row=left.row if left else 0 if at is None else at - self.scroll_offset.y,
         )
 
     def arrange_as(self, kept: Arrangement) -> None:
@@ -214,6 +220,7 @@ class LiveTable(ScrollView, can_focus=True):
         self.hidden = set(kept.hidden) & keys.keys()
         self.set_filter(kept.filter)
         self._filtering.problem = ""
+        self._left_as = kept
         self.replan()
 
     # ---- drawing --------------------------------------------------------------------------------------
@@ -286,6 +293,8 @@ class LiveTable(ScrollView, can_focus=True):
             self._drawn.keep(self.rows.row_of)
             if len(self.order) != had:
                 self._resize()
+            if self.order and self._left_as is not None:
+                self._go_back(self._left_as)
             self._keep_cursor(before)
             self.refresh()
         elif not self.order:
@@ -295,6 +304,17 @@ class LiveTable(ScrollView, can_focus=True):
         """The filter is another, or its long pass is over."""
         self._arrange(self.look())
         self.post_message(self.Arranged())
+
+    def _go_back(self, left: Arrangement) -> None:
+        """To the row that it was left at, where that is still here."""
+        self._left_as = None
+        self.marks.add(left.marks)
+        self.marks.keep(self.look().store.items(self.kind))
+        if left.selected in self.rows.row_of:
+            self.cursor_id = left.selected
+            top = self.rows.row_of[left.selected] - left.row
+            self.scroll_to(y=max(top, 0), animate=False, force=True)
+            self.post_message(self.Moved(self.kind, left.selected))
 
     def _keep_cursor(self, before: int) -> None:
         lost = self.cursor_id

@@ -73,6 +73,34 @@ async def test_columns_are_chosen_sorted_and_looked_at_sideways_and_kept_over_a_
         assert leases(shown).arrangement == kept
 
 
+async def test_the_row_under_the_cursor_its_place_and_marks_are_kept_over_a_restart(
+    tmp_path: Path,
+) -> None:
+    """T22."""
+    environment = {**UTF8, "XDG_STATE_HOME": str(tmp_path)}
+    async with terminal(60, size=(80, 24), environment=environment) as shown:
+        await shown.press("3", *["j"] * 30, "space", "space", *["k"] * 5)
+        table = leases(shown)
+        kept, marked = table.arrangement, table.marked
+        assert len(marked) == 2 and 0 < kept.row < table.size.height - 2
+        gone = marked[0]
+    async with terminal(60, size=(80, 24), environment=environment) as shown:
+        assert "marked" not in shown.text
+        await shown.press("3")
+        table = leases(shown)
+        assert (table.arrangement, table.marked) == (kept, marked)
+        assert "2 marked" in shown.text
+        shown.client.send(dropped=[("lease", gone)])
+        await shown.settle()
+        kept = table.arrangement
+    async with terminal(60, size=(80, 24), environment=environment) as shown:
+        pass
+    async with terminal(60, size=(80, 24), environment=environment) as shown:
+        await shown.press("3")
+        assert leases(shown).marked == marked[1:], "what was not looked at is kept as it was"
+        assert leases(shown).cursor_id == kept.selected
+
+
 async def test_frozen_rows_are_moved_through_as_they_were_and_a_followed_row_keeps_its_place_on_the_screen() -> None:
     """T19, T21."""
     async with terminal(60, size=(80, 24)) as shown:
