@@ -114,14 +114,20 @@ def split(
 @app.command
 def verify(dataset: Place, *, json: Json = False) -> int:
     """Read every slice and compare it with the manifest. Exit code 1 where something is wrong."""
+    from node.data.contents import class_problems, labels_in
+
     if is_store_url(dataset):
-        from node.data.objects import verify_stored
+        from node.data.objects import labels_below, verify_stored
+        from node.objectstore import open_bucket
 
         found, problems = verify_stored(dataset)
+        labels = labels_below(open_bucket(dataset))
     else:
         from node.data.datasets import verify as verify_folder
 
         found, problems = verify_folder(Path(dataset))
+        labels = labels_in(found)
+    problems += class_problems(found.manifest, labels)
     if json:
         _tell([_summary(found, dataset) | {"problems": problems}], as_json=True)
     else:

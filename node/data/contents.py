@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from array import array
 from collections import Counter
@@ -11,7 +12,7 @@ import msgspec
 
 from node.data.datasets import Dataset
 from node.data.sources.source import LABELS
-from node.errors import DatasetError
+from node.errors import DatasetError, HyphaError
 from node.tensorfile import Header, read_header
 from node.wire import Manifest, SliceInfo
 
@@ -57,24 +58,44 @@ def class_counts(manifest: Manifest, labels: Labels) -> dict[str, int]:
 
     As counted in the manifest; where they are not, `labels` reads that column of all slices, and raises.
     """
-    kind, _, shape = manifest.schema.get(LABELS, "").partition("[")
-    if shape != "]" or kind not in _CODES:
+    code = _code_of(manifest)
+    if not code:
         return {}
     counts: Counter[int] = Counter()
     for info in manifest.slices:
-        if info.labels:
-            counts.update(info.labels)
-        else:
-            counts.update(array(_CODES[kind], labels(info)))
+        counts.update(info.labels or array(code, labels(info)))
     names = manifest.classes.get(LABELS, [])
     return {
         names[number] if 0 <= number < len(names) else str(number): count for number, count in sorted(counts.items())
     }
 
 
+def class_problems(manifest: Manifest, labels: Labels) -> list[str]:
+    """Slices that have other rows of a class than the manifest counts, in words. Those that cannot be read are not
+    among them."""
+    code = _code_of(manifest)
+    problems: list[str] = []
+    for info in manifest.slices:
+        if not info.labels:
+            continue
+        with contextlib.suppress(HyphaError):
+            found = Counter(array(code, labels(info))) if code else {}
+            if found != info.labels:
+                problems.append(f"{info.name}: it has other rows of each class than the manifest says")
+    return problems
+
+
+def _code_of(manifest: Manifest) -> str:
+    """The array code of the column `labels`, one number a row; empty where there is none."""
+    kind, _, shape = manifest.schema.get(LABELS, "").partition("[")
+    return _CODES.get(kind, "") if shape == "]" else ""
+
+
 def place_of_labels(header: Header) -> tuple[int, int]:
     """Where the column `labels` lies in a slice: its first byte, and the one after its last."""
-    entry = header.tensors[LABELS]
+    entry = header.tensors.get(LABELS)
+    if entry is None:
+        raise DatasetError(f"a slice has no column {LABELS}")
     return header.data_start + entry.start, header.data_start + entry.end
 
 

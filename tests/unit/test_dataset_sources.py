@@ -12,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from node.data.build import build
-from node.data.contents import class_counts, histogram, labels_in
+from node.data.contents import class_counts, class_problems, histogram, labels_in
 from node.data.datasets import Dataset, verify
 from node.data.permutation import Permutation
 from node.data.processes import Processes
@@ -169,6 +170,11 @@ def test_every_kind_gives_the_same_digest_again_and_all_its_rows(made: tuple[str
     elif kind == "saved":
         assert schema == {"n": "I32[]", "labels": "I64[]"}
         assert class_counts(first.manifest, labels_in(first)) == {"no": 30, "yes": 30}
+        assert class_problems(first.manifest, labels_in(first)) == []
+        one, two, three = first.manifest.slices
+        wrong = [one, msgspec.structs.replace(two, labels={0: 1}), three]
+        (problem,) = class_problems(msgspec.structs.replace(first.manifest, slices=wrong), labels_in(first))
+        assert problem == f"{two.name}: it has other rows of each class than the manifest says"
         assert sorted(memoryview(content_of(first, "n")).cast("i").tolist()) == list(range(60))
     elif kind == "pictures":
         assert schema == {"images": "U8[3,4,4]", "labels": "I64[]"}
