@@ -105,6 +105,7 @@ def _check_sync(spec: JobSpec, need: Need) -> None:
     need(not is_range or len(part.ranges) >= spec.num_workers, ["partition", "ranges"], "must be one for each worker")
     need(0 <= checkpoint.every <= 10**6, ["checkpoint", "every"], "must be 0 (none) or more")
     need(1 <= checkpoint.keep <= 1000, ["checkpoint", "keep"], "must be 1 to 1000")
+    need(len(checkpoint.start_from) <= 1000, ["checkpoint", "start_from"], "must be at most 1000 characters")
 
 
 def _needing(origin: Origin) -> Need:

@@ -100,8 +100,10 @@ class CheckpointSpec(Strict, frozen=True):
     every: int = 0
     """Commits between two of them; 0 is none."""
     to: str = ""
-    """A folder on the scheduler's machine, or `s3://`, `gs://`, `az://`. Empty: the scheduler's own of the job."""
+    """A folder on the scheduler's machine, `peer:`, or `s3://`, `gs://`, `az://`. Empty: the scheduler's own."""
     keep: int = 2
+    start_from: str = ""
+    """The checkpoints of an earlier job, `<to>/<job id>`, of which the newest counts, or one `version-<n>` of them."""
 
 
 class PartitionSpec(Strict, frozen=True):

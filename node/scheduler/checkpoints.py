@@ -10,21 +10,18 @@ import asyncio
 import json
 import logging
 import os
-import re
 import secrets
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from node.errors import HyphaError, JobError
+from node.errors import HyphaError
 from node.network import bulk
 from node.network.partfile import sync_directory
-from node.objectstore import OBJECT_STORES, Entry
 from node.scheduler.messages import KeepCheckpoint
-from node.scheduler.object_store import open_place
-from node.scheduler.peer_folder import CHECKPOINT, PEER, PeerFolder
+from node.scheduler.places import CHECKPOINT, is_remote, place_of, version_of
 from node.scheduler.wholes import Wholes
 from node.wire import VersionFile
 
@@ -33,35 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_VERSION = re.compile(r"version-(\d+)")
-
-
-class Remote(Protocol):
-    """Where checkpoints go that do not stay on this machine."""
-
-    async def put(self, name: str, source: Path) -> None:
-        """A file, which appears when it is whole."""
-
-    async def entries(self, prefix: str, *, is_deep: bool) -> list[Entry]:
-        """What lies below a folder."""
-
-    async def delete(self, names: Sequence[str]) -> None:
-        """Remove files, one after the other."""
-
-
 Tell = Callable[[str, str, str], None]
 """An event's name, text and level."""
-
-
-def check_place(to: str) -> None:
-    """Raise `JobError` where checkpoints can never go there."""
-    if to.startswith(PEER):
-        if not to.removeprefix(PEER).partition("/")[0]:
-            raise JobError(f"{to} names no node", hint="peer:<name or id> of a data node with results_path")
-    elif to.startswith(OBJECT_STORES):
-        open_place(to)
-    elif to and not Path(to).is_absolute():
-        raise JobError(f"{to} is not an absolute path", hint="checkpoint.to is a folder on the scheduler's machine")
 
 
 class Checkpoints:
@@ -83,7 +53,7 @@ class Checkpoints:
     ) -> None:
         self._overlay = overlay
         self._job_id = job_id
-        self._is_remote = to.startswith((*OBJECT_STORES, PEER))
+        self._is_remote = is_remote(to)
         self._to = to
         self._keep = keep
         self._folder = staging if self._is_remote else (Path(to) / job_id if to else own_folder)
@@ -167,10 +137,7 @@ class Checkpoints:
 
     async def _put(self, part: Path, name: str) -> None:
         """`checkpoint.json` goes last: where it is, the rest is whole."""
-        if self._to.startswith(PEER):
-            remote: Remote = PeerFolder(self._overlay, self._to)
-        else:
-            remote = await asyncio.to_thread(open_place, self._to)
+        remote = await place_of(self._overlay, self._to)
         for path in sorted(part.iterdir(), key=lambda path: path.name == CHECKPOINT):
             await remote.put(f"{self._job_id}/{name}/{path.name}", path)
         paths = [entry.name for entry in await remote.entries(self._job_id, is_deep=True)]
@@ -180,7 +147,7 @@ class Checkpoints:
 
 
 def _versions(names: Any) -> list[int]:
-    return sorted({int(match[1]) for name in names if (match := _VERSION.fullmatch(name))})
+    return sorted({number for name in names if (number := version_of(name)) is not None})
 
 
 def _copy(source: Path, target: Path) -> None:

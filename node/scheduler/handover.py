@@ -22,10 +22,10 @@ from aiohttp import web
 from node.errors import Refused
 from node.network.serving import send_file
 from node.scheduler import records
+from node.scheduler.copies import Copies
 from node.scheduler.export import FILES_ALLOWED, RECORD
 from node.scheduler.files import SchedulerFiles
 from node.scheduler.intake import Intake
-from node.scheduler.peer_copies import PeerCopies
 from node.scheduler.records import JobRow
 from node.views import ModelFile, ModelView
 
@@ -53,9 +53,7 @@ class Version:
 class Handover:
     """Answers `GET /bulk/jobs/<job>/model` and, for a file, `../model/<name>`."""
 
-    def __init__(
-        self, overlay: Overlay, store: Store, files: SchedulerFiles, intake: Intake, copies: PeerCopies
-    ) -> None:
+    def __init__(self, overlay: Overlay, store: Store, files: SchedulerFiles, intake: Intake, copies: Copies) -> None:
         self._store = store
         self._files = files
         self._intake = intake

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 import hashlib
+import sqlite3
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,11 +18,11 @@ from aiohttp import web
 from node.commanding import Opened, Orders, signer_of
 from node.errors import JobError, Refused
 from node.jobspec import JobSpec
-from node.scheduler import records
-from node.scheduler.checkpoints import check_place
+from node.scheduler import records, starting
 from node.scheduler.files import SchedulerFiles
 from node.scheduler.folder import BODY_LIMIT_BYTES, Submission, read_submission
 from node.scheduler.peer_folder import PEER
+from node.scheduler.places import check_place
 from node.scheduler.records import JobRow
 from node.wire import JOB_ID, UNDECODABLE, Command, Export, Release, RunCommand, Signed, Submit
 
@@ -117,6 +118,7 @@ class Intake:
             if trained is None or trained.state != "done" or trained.job_spec().is_inference:
                 hint = "name a training job that is done, at the same scheduler"
                 raise Refused("invalid", f"job {spec.model_job} has no final model here", hint=hint)
+        start = await starting.look(self._overlay, spec) if spec.checkpoint.start_from else None
         row = JobRow(
             job_id=job_id,
             name=name or spec.name,
@@ -127,8 +129,14 @@ class Intake:
             submitted_unix=time.time(),
         )
         await asyncio.to_thread(self._files.write_token, job_id, spec.token)
-        await self._store.write(lambda db: records.insert_job(db, row))
-        return row
+
+        def write(db: sqlite3.Connection) -> None:
+            records.insert_job(db, row)
+            if start is not None:
+                start.save(db, job_id, spec.dataset)
+
+        await self._store.write(write)
+        return row if start is None else await records.find_job(self._store, job_id) or row
 
 
 def _in_header(request: web.Request) -> Signed:

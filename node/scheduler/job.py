@@ -189,6 +189,8 @@ class Job:
                 self._export.pulled(now)
             case m.ExportFailed(reason):
                 return self._end("failed", f"the model could not be stored: {reason}")
+            case m.StartFailed(reason):
+                return self._end("failed", reason)
             case m.CancelAsked(by):
                 return self._end("cancelled", f"cancelled by {by}")
             case m.PauseAsked(by):

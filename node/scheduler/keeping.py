@@ -69,16 +69,21 @@ class Journal:
         self._has_base = asyncio.Event()
         self._is_rebasing = False
 
-    async def prepare(self) -> None:
-        """Make the folder, and clear away what does not count. Raises `HyphaError` where something is missing."""
+    async def missing(self) -> list[VersionFile]:
+        """The files of the chain that are not here. Makes the folder."""
 
-        def look() -> list[str]:
+        def look() -> list[VersionFile]:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return [file_name(f) for f in self._chain().files() if not (self._folder / file_name(f)).is_file()]
+            return [file for file in self._chain().files() if not self.path(file).is_file()]
 
-        missing = await asyncio.to_thread(look)
-        if missing:
-            raise HyphaError(f"the journal of job {self._job_id} has lost {', '.join(missing)}")
+        return await asyncio.to_thread(look)
+
+    async def prepare(self) -> None:
+        """Clear away what does not count. Raises `HyphaError` where something is missing."""
+        if missing := await self.missing():
+            names = ", ".join(map(file_name, missing))
+            hint = "submit it again with [checkpoint] start_from, if it kept checkpoints"
+            raise HyphaError(f"the journal of job {self._job_id} has lost {names}", hint=hint)
         await self._sweep(all_=True)
 
     def path(self, file: VersionFile) -> Path:

@@ -162,6 +162,13 @@ class ExportFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The checkpoint that the job is to start from cannot be had."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResultStored:
     """The result of a slice lies whole at its destination, sent by this task."""
 
@@ -192,6 +199,7 @@ JobEvent = (
     | BaseFailed
     | ExportPulled
     | ExportFailed
+    | StartFailed
     | ResultStored
     | SteeringEvent
     | Ticked

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from node.network.overlay import Overlay
 
 PEER = "peer:"
-CHECKPOINT = "checkpoint.json"
-RECORD_LIMIT_BYTES = 1 << 30
-_VERSION = re.compile(r"version-(\d{1,9})")
 
 
 class PeerFolder:
@@ -102,38 +98,6 @@ class PeerFolder:
         if found is None:
             raise PeerError(f"there is no data node {self._peer} now")
         return found
-
-
-async def peer_versions(folder: PeerFolder, job_id: str) -> list[int]:
-    """The whole checkpoints of a job that lie there."""
-    names = [entry.name.split("/") for entry in await folder.entries(job_id, is_deep=True)]
-    found = [_VERSION.fullmatch(parts[-2]) for parts in names if parts[-1] == CHECKPOINT]
-    return sorted(int(match[1]) for match in found if match)
-
-
-async def fetch_checkpoint(folder: PeerFolder, job_id: str, version: int, target: Path) -> None:
-    """Bring a checkpoint here, each file as its record says. Raises `PeerError` where it is not whole."""
-    await asyncio.to_thread(target.mkdir, parents=True)
-    place = f"{job_id}/version-{version}"
-    await folder.fetch_small(f"{place}/{CHECKPOINT}", target / CHECKPOINT, RECORD_LIMIT_BYTES)
-    try:
-        record = msgspec.json.decode(await asyncio.to_thread((target / CHECKPOINT).read_bytes), type=_Record)
-    except UNDECODABLE as error:
-        raise PeerProtocol(f"the record of version {version} is unreadable: {error}") from error
-    for kind in ("weights", "momentum"):
-        if kind in record.files:
-            about = record.files[kind]
-            name = f"{kind}.safetensors"
-            await folder.fetch(f"{place}/{name}", target / name, sha256=about.sha256, size_bytes=about.size_bytes)
-
-
-class _About(msgspec.Struct, frozen=True):
-    sha256: str
-    size_bytes: int
-
-
-class _Record(msgspec.Struct, frozen=True):
-    files: dict[str, _About]
 
 
 def _size_and_digest(path: Path, known: str) -> tuple[int, str]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from node.errors import DatasetError, HyphaError, PeerError, Refused
 from node.scheduler import messages as m
-from node.scheduler import records, runs
+from node.scheduler import records, runs, starting
 from node.scheduler.calls import WorkerCalls
 from node.scheduler.checkpoints import Checkpoints
 from node.scheduler.datasets import NO_PROVIDER_WAIT_S, Dataset
@@ -117,6 +117,7 @@ class JobRunner:
         self._took_s: float | None = None
         self.is_running = True
         """Until nothing of this run is still to come."""
+        self._has_start = False
         self._wake = asyncio.Event()
         self._shown_at = 0.0
         self._is_dirty = True
@@ -132,15 +133,9 @@ class JobRunner:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                await self.journal.prepare()
-                if self.spec.is_inference:
-                    self._spawn(self.results.prepare())
-                self._holdings.restore(self._saved.leases)
-                self._apply(self.job.begin(time.monotonic()))
-                if self.row.state == "pausing":
-                    self._apply(self.job.handle(time.monotonic(), m.PauseAsked("an operator")))
-                self.workers_came({peer.record.peer_id for peer in self._overlay.peers("worker") if peer.reachable})
-                await self._saver.flush()
+                await self._bring_start()
+                if not self.job.is_over:
+                    await self._begin()
                 while not self.job.is_over:
                     await self._step()
                 await self._finish()
@@ -151,6 +146,42 @@ class JobRunner:
             metrics().job_workers(self.row.job_id, 0)
             metrics().jobs_changed(-1)
             self.is_running = False
+
+    async def _begin(self) -> None:
+        await self.journal.prepare()
+        if self.spec.is_inference:
+            self._spawn(self.results.prepare())
+        self._holdings.restore(self._saved.leases)
+        self._apply(self.job.begin(time.monotonic()))
+        if self.row.state == "pausing":
+            self._apply(self.job.handle(time.monotonic(), m.PauseAsked("an operator")))
+        self.workers_came({peer.record.peer_id for peer in self._overlay.peers("worker") if peer.reachable})
+        await self._saver.flush()
+
+    async def _bring_start(self) -> None:
+        """Have the checkpoint here that a job starts from which nobody has run yet, or the job's end."""
+        if not self.spec.checkpoint.start_from or self._saved.tasks:
+            return
+        missing = await self.journal.missing()
+        if not missing:
+            return
+        reason = f"version {missing[0].number} is on its way here from {self.spec.checkpoint.start_from}"
+        view = self.job.view(time.monotonic(), self._overlay.peer_id)
+        self._board.put(replace(view, state="waiting", reason=reason))
+        self._spawn(self._fetch_start(missing))
+        while not self._has_start and not self.job.is_over:
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _fetch_start(self, missing: list[VersionFile]) -> None:
+        place = self.spec.checkpoint.start_from
+        try:
+            await starting.bring(self._overlay, place, missing, self.journal.path)
+        except (HyphaError, OSError) as error:
+            await self.take(m.StartFailed(f"start_from {place}: {error}"))
+        else:
+            self._has_start = True
+            self._wake.set()
 
     async def _step(self) -> None:
         self._wake.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from node.scheduler.messages import HeldLease, SavedTask, SaveEffect
 from node.scheduler.records import points_of
 from node.scheduler.result_rows import insert_result
 from node.store import Store
-from node.wire import Span, VersionFile
+from node.wire import Contribution, Span, VersionFile
 
 
 def save(db: sqlite3.Connection, job_id: str, effect: SaveEffect) -> None:
@@ -72,15 +73,27 @@ def _insert_file(db: sqlite3.Connection, job_id: str, file: VersionFile) -> None
     )
 
 
-def _insert_round(db: sqlite3.Connection, job_id: str, effect: m.SaveRound) -> None:
-    report = effect.report
-    left_out = msgspec.json.encode(report.left_out).decode()
+def insert_line(
+    db: sqlite3.Connection,
+    job_id: str,
+    *,
+    epoch: int,
+    round_: int,
+    digest: str,
+    samples: int,
+    seconds: float,
+    bytes_up: int,
+    bytes_down: int,
+    left_out: Mapping[str, str],
+    contributions: Sequence[Contribution],
+) -> None:
+    """A committed round, and what went into it."""
     db.execute(
         "INSERT INTO rounds (job_id, epoch, round, digest, samples, committed_unix, seconds, bytes_up, bytes_down,"
         " left_out) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            *(job_id, report.epoch, report.round, report.weights.sha256, effect.samples, time.time(), effect.seconds),
-            *(effect.bytes_up, effect.bytes_down, left_out),
+            *(job_id, epoch, round_, digest, samples, time.time(), seconds, bytes_up, bytes_down),
+            msgspec.json.encode(left_out).decode(),
         ),
     )
     db.executemany(
@@ -88,21 +101,47 @@ def _insert_round(db: sqlite3.Connection, job_id: str, effect: m.SaveRound) -> N
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
-                *(job_id, report.round, share.task_id, share.from_round, share.peer_id, share.samples, share.weight),
+                *(job_id, round_, share.task_id, share.from_round, share.peer_id, share.samples, share.weight),
                 *(share.sha256, share.norm, msgspec.json.encode(share.spans).decode()),
             )
-            for share in report.contributions
+            for share in contributions
         ],
     )
+
+
+def insert_start(
+    db: sqlite3.Connection, job_id: str, version: int, committed: Sequence[Span], files: Sequence[VersionFile]
+) -> None:
+    """The version that a job begins with, and the rows that count in it."""
+    _insert_committed(db, job_id, version - 1, committed)
+    for file in files:
+        _insert_file(db, job_id, file)
+
+
+def _insert_committed(db: sqlite3.Connection, job_id: str, round_: int, spans: Iterable[Span]) -> None:
     # A row that is committed twice breaks the key, and the transaction with it.
     db.executemany(
         "INSERT INTO committed (job_id, pass, slice, low, high, round) VALUES (?, ?, ?, ?, ?, ?)",
-        [
-            (job_id, span.pass_, span.index, span.start, span.end, report.round)
-            for share in report.contributions
-            for span in share.spans
-        ],
+        [(job_id, span.pass_, span.index, span.start, span.end, round_) for span in spans],
     )
+
+
+def _insert_round(db: sqlite3.Connection, job_id: str, effect: m.SaveRound) -> None:
+    report = effect.report
+    insert_line(
+        db,
+        job_id,
+        epoch=report.epoch,
+        round_=report.round,
+        digest=report.weights.sha256,
+        samples=effect.samples,
+        seconds=effect.seconds,
+        bytes_up=effect.bytes_up,
+        bytes_down=effect.bytes_down,
+        left_out=report.left_out,
+        contributions=report.contributions,
+    )
+    _insert_committed(db, job_id, report.round, [span for share in report.contributions for span in share.spans])
     db.execute("DELETE FROM committed WHERE job_id = ? AND pass < ?", (job_id, effect.pass_))
     _insert_file(db, job_id, report.delta)
     db.execute(

@@ -17,13 +17,13 @@ from node.jobdocument import document_of
 from node.network.serving import send_file
 from node.scheduler import messages as m
 from node.scheduler import records, runs
+from node.scheduler.copies import Copies
 from node.scheduler.exporters import Exports
 from node.scheduler.files import SchedulerFiles
 from node.scheduler.group import Task
 from node.scheduler.handover import Handover
 from node.scheduler.intake import Intake
 from node.scheduler.order import AGGREGATE, INFER, TRAIN
-from node.scheduler.peer_copies import PeerCopies
 from node.scheduler.records import ENDED_SHOWN, PAUSED, JobRow
 from node.scheduler.results import read_result_header
 from node.scheduler.runner import JobRunner
@@ -76,7 +76,7 @@ class SchedulerService:
         self._files = SchedulerFiles(config.state_dir)
         self._exports = Exports(config, self._name_of, self._tell)
         self._intake = Intake(config, overlay, store, self._files)
-        self._copies = PeerCopies(overlay, self._files)
+        self._copies = Copies(overlay, self._files)
         self._handover = Handover(overlay, store, self._files, self._intake, self._copies)
         self._runners: dict[str, JobRunner] = {}
         self._steering = Steering(overlay, board, store, self._runners)

@@ -30,10 +30,10 @@ from node.errors import ConfigError, DiskFull, HyphaError, PeerProtocol, PeerUnr
 from node.identity.credentials import Identity
 from node.jobspec import parse_job
 from node.scheduler import handover, records
+from node.scheduler.copies import Copies
 from node.scheduler.files import SchedulerFiles
 from node.scheduler.handover import Handover
 from node.scheduler.intake import Intake
-from node.scheduler.peer_copies import PeerCopies
 from node.scheduler.records import JobRow
 from node.store import Store
 from node.telemetry import Telemetry
@@ -96,7 +96,7 @@ async def cluster(make_identity: MakeIdentity, tmp_path: Path) -> AsyncIterator[
         files.prepare()
         store = await stack.enter_async_context(Store.open(tmp_path / "b" / "state.db"))
         intake = Intake(configs[1], b, store, files)  # type: ignore[arg-type]
-        Handover(b, store, files, intake, PeerCopies(b, files))  # type: ignore[arg-type]
+        Handover(b, store, files, intake, Copies(b, files))  # type: ignore[arg-type]
         found = Cluster(a, b, ApiClient(Endpoint(socket=local.socket_path(tmp_path / "a"))), store, files)
 
         async def command(run: RunCommand) -> Accepted:

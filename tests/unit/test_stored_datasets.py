@@ -26,11 +26,13 @@ from node.network.bulk import download
 from node.network.cache import ContentCache
 from node.network.objects import download_object
 from node.network.overlay import Overlay
+from node.scheduler import starting
 from node.scheduler.checkpoints import Checkpoints
 from node.scheduler.datasets import Dataset
 from node.scheduler.destinations import ObjectStore
 from node.scheduler.messages import KeepCheckpoint
 from node.scheduler.order import order_of_spec
+from node.scheduler.places import fetch_checkpoint, place_of, versions_at
 from node.scheduler.wholes import Wholes
 from node.store import Store
 from node.views import DatasetView
@@ -277,39 +279,66 @@ async def test_checkpoints_and_results_go_to_object_storage_and_old_ones_leave(
     weights.write_bytes(b"w" * (9 << 20))
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     file = VersionFile(kind="weights", number=1, sha256=digest, size_bytes=9 << 20)
+    overlay = cast(Overlay, None)
 
     async def record(due: KeepCheckpoint) -> dict[str, Any]:
-        return {"version": due.version}
+        rounds = [
+            {"epoch": 0, "round": n, "digest": "", "samples": 8, "seconds": 1.0, "bytes_up": 0, "bytes_down": 0,
+             "left_out": {}, "contributions": []}
+            for n in range(due.version)
+        ]  # fmt: skip
+        files = {file.kind: {"sha256": file.sha256, "size_bytes": file.size_bytes} for file in due.files}
+        about = {"version": due.version, "files": files, "rounds": rounds, "curve": []}
+        return about | {"dataset": {"name": "d", "digest": ""}, "ledger": {"pass": 0, "committed": [[0, 0, 0, 8]]}}
 
     def checkpoints(to: str) -> Checkpoints:
         return Checkpoints(
-            cast(Overlay, None),
+            overlay,
             "j1",
             to=to,
             keep=2,
             own_folder=tmp_path / "own",
             staging=tmp_path / "staging",
-            wholes=Wholes(cast(Overlay, None), "j1", 1),
+            wholes=Wholes(overlay, "j1", 1),
             here=lambda _: weights,
             record=record,
             tell=lambda name, text, level: told.append((name, text)),
         )
 
+    momentum = msgspec.structs.replace(file, kind="momentum")
     kept = checkpoints(storage.url("runs"))
     for version in (1, 2, 10):
-        await kept.take(KeepCheckpoint(version=version, peer_id="ps", files=(file,), pass_=0, committed=()))
+        await kept.take(KeepCheckpoint(version=version, peer_id="ps", files=(file, momentum), pass_=0, committed=()))
     assert [name for name, _ in told] == ["checkpoint.kept"] * 3
     expected = [
-        f"sets/runs/j1/version-{n}/{name}" for n in (10, 2) for name in ("checkpoint.json", "weights.safetensors")
+        f"sets/runs/j1/version-{n}/{name}"
+        for n in (10, 2)
+        for name in ("checkpoint.json", "momentum.safetensors", "weights.safetensors")
     ]
     assert storage.keys("runs") == expected
     assert storage.get("runs/j1/version-10/weights.safetensors") == weights.read_bytes()
-    assert json.loads(storage.get("runs/j1/version-10/checkpoint.json")) == {"version": 10}
+    assert json.loads(storage.get("runs/j1/version-10/checkpoint.json"))["version"] == 10
     assert list((tmp_path / "staging").iterdir()) == []
     await checkpoints("s3://no-such-bucket/x").take(
         KeepCheckpoint(version=3, peer_id="ps", files=(file,), pass_=0, committed=())
     )
     assert told[-1][0] == "checkpoint.failed" and "no-such-bucket" in told[-1][1] and "127.0.0.1" not in told[-1][1]
+
+    back = await place_of(overlay, storage.url("runs"))
+    assert await versions_at(back, "j1") == [2, 10] and await versions_at(back, "j") == []
+    await fetch_checkpoint(back, "j1", 2, tmp_path / "back")
+    assert (tmp_path / "back" / "momentum.safetensors").read_bytes() == weights.read_bytes()
+    text = JOB.format(url="d").replace("update_rounds = 1", "update_rounds = 12")
+    spec = parse_job(text + f'checkpoint = {{ start_from = "{storage.url("runs")}/j1" }}')
+    start = await starting.look(overlay, spec)
+    assert start.record.version == 10
+    await starting.bring(overlay, spec.checkpoint.start_from, start.files, lambda file: tmp_path / file.kind)
+    assert (tmp_path / "momentum").read_bytes() == weights.read_bytes()
+    for missing in (f"{storage.url('runs')}/j1/version-3", f"{storage.url('runs')}/j7", "s3://no-such-bucket/x/y"):
+        named = msgspec.structs.replace(spec.checkpoint, start_from=missing)
+        with pytest.raises(Refused) as refused:
+            await starting.look(overlay, msgspec.structs.replace(spec, checkpoint=named))
+        assert refused.value.code == "invalid" and missing in refused.value.message
 
     place = ObjectStore(storage.url("out"), tmp_path / "results")
     await place.prepare()

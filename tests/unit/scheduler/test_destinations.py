@@ -19,11 +19,12 @@ from node.errors import JobError, PeerError, Refused
 from node.jobspec import parse_job
 from node.network.overlay import Overlay
 from node.scheduler.checkpoints import Checkpoints
+from node.scheduler.copies import Copies
 from node.scheduler.destinations import DataNode, Destination, Folder, ObjectStore, destination_of
 from node.scheduler.files import SchedulerFiles
 from node.scheduler.messages import KeepCheckpoint
-from node.scheduler.peer_copies import PeerCopies
-from node.scheduler.peer_folder import PeerFolder, fetch_checkpoint
+from node.scheduler.peer_folder import PeerFolder
+from node.scheduler.places import fetch_checkpoint
 from node.scheduler.records import JobRow
 from node.scheduler.results import check_rows
 from node.scheduler.wholes import Wholes
@@ -172,7 +173,7 @@ async def test_checkpoints_go_to_a_data_node_old_ones_leave_and_only_their_sched
     assert (folder / "version-10" / "weights.safetensors").read_bytes() == weights.read_bytes()
     assert not list((tmp_path / "staging").iterdir())
 
-    copies, row = PeerCopies(scheduler, SchedulerFiles(tmp_path / "state")), row_of("j1", place)
+    copies, row = Copies(scheduler, SchedulerFiles(tmp_path / "state")), row_of("j1", place)
     assert await copies.versions(row) == [2, 10]
     assert await copies.versions(row_of("j1", "")) == await copies.versions(row_of("j1", "peer:nobody")) == []
     async with asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""Checkpoints that lie at data nodes, brought here for who wants to have them: one at a time, the last one kept."""
+"""Checkpoints that lie elsewhere, brought here for who wants to have them: one at a time, the last one kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from node.errors import HyphaError, Refused
 from node.scheduler.files import SchedulerFiles
-from node.scheduler.peer_folder import PEER, PeerFolder, fetch_checkpoint, peer_versions
+from node.scheduler.places import fetch_checkpoint, is_remote, place_of, versions_at
 from node.scheduler.records import JobRow
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ WAIT_S = 15.0
 """So long an operator's request waits for a copy; then it is told to ask again, and the copy goes on."""
 
 
-class PeerCopies:
+class Copies:
     """`run` fetches what `copy` asks for."""
 
     def __init__(self, overlay: Overlay, files: SchedulerFiles) -> None:
@@ -50,12 +50,12 @@ class PeerCopies:
             self._wanted = None
 
     async def versions(self, row: JobRow) -> list[int]:
-        """The checkpoints of a job that lie at a data node; none where that cannot be asked."""
+        """The checkpoints of a job that lie at a data node or in object storage; none where these cannot be asked."""
         to = row.job_spec().checkpoint.to
-        if not to.startswith(PEER):
+        if not is_remote(to):
             return []
         try:
-            return await peer_versions(PeerFolder(self._overlay, to), row.job_id)
+            return await versions_at(await place_of(self._overlay, to), row.job_id)
         except (HyphaError, TimeoutError) as error:
             log.warning("checkpoints.not_listed job=%s reason=%s", row.job_id, error)
             return []
@@ -79,7 +79,8 @@ class PeerCopies:
         target = self._place(row, number)
         part = target.with_name(f".{target.name}")
         await asyncio.to_thread(shutil.rmtree, target.parent, ignore_errors=True)
-        await fetch_checkpoint(PeerFolder(self._overlay, row.job_spec().checkpoint.to), row.job_id, number, part)
+        place = await place_of(self._overlay, row.job_spec().checkpoint.to)
+        await fetch_checkpoint(place, row.job_id, number, part)
         await asyncio.to_thread(part.rename, target)
 
     def _place(self, row: JobRow, number: int) -> Path:
