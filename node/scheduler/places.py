@@ -80,10 +80,10 @@ class FolderSource:
         self._root = root
 
     async def entries(self, prefix: str, *, is_deep: bool) -> list[Entry]:
-        """As `Source`; links are not followed."""
+        """As `Source`; links are not followed, and no deeper than checkpoints are."""
 
         def look() -> list[Entry]:
-            found = (self._root / prefix).glob("**/*" if is_deep else "*")
+            found = (self._root / prefix).glob("*/*" if is_deep else "*")
             files = [path for path in found if path.is_file() and not path.is_symlink()]
             return [Entry(str(path.relative_to(self._root)), path.stat().st_size, "") for path in sorted(files)]
 

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec.structs import replace
@@ -94,7 +94,7 @@ class _Round(msgspec.Struct, frozen=True):
 class Record(msgspec.Struct, frozen=True):
     """What `checkpoint.json` says of a job up to its version."""
 
-    version: int
+    version: Annotated[int, msgspec.Meta(ge=0)]
     dataset: _Data
     ledger: _Rows
     rounds: list[_Round]
@@ -175,7 +175,7 @@ async def look(overlay: Overlay, spec: JobSpec) -> Start:
     try:
         spot = Spot.of(place)
         async with asyncio.timeout(LOOK_S):
-            start = Start.read(await _record_at(overlay, spot))
+            start = await asyncio.to_thread(Start.read, await _record_at(overlay, spot))
         start.check(spec)
     except TimeoutError:
         raise Refused("busy", f"start_from {place}: no answer in {LOOK_S:.0f} s", hint="submit it again") from None
