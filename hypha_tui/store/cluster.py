@@ -95,6 +95,8 @@ class ClusterStore:
         self._event_number = 0
         self._known_events: set[tuple[str, int, str, str]] = set()
         self._tasks: dict[str, tuple[int, dict[str, TaskView]]] = {}
+        self._roles: dict[str, tuple[int, int]] | None = None
+        """As they were counted, while no peer came, went or changed in what is counted."""
         self._changes = Changes()
 
     # ---- feeding ---------------------------------------------------------------------------------
@@ -223,14 +225,16 @@ class ClusterStore:
         return None if self.last_frame_at is None else now - self.last_frame_at
 
     def roles(self) -> dict[str, tuple[int, int]]:
-        """For each role: how many peers are up, and how many are known."""
-        up: Counter[str] = Counter()
-        known: Counter[str] = Counter()
-        for peer in self.views(PeerView):
-            for role in peer.roles:
-                known[role] += 1
-                up[role] += peer.state == "up"
-        return {role: (up[role], known[role]) for role in known}
+        """For each role: how many peers are up, and how many are known. Do not change it."""
+        if self._roles is None:
+            up: Counter[str] = Counter()
+            known: Counter[str] = Counter()
+            for peer in self.views(PeerView):
+                for role in peer.roles:
+                    known[role] += 1
+                    up[role] += peer.state == "up"
+            self._roles = {role: (up[role], known[role]) for role in known}
+        return self._roles
 
     def jobs_by_activity(self) -> list[JobView]:
         """Jobs, those that train first, then those on their way, then what is over; of each the newest first."""
@@ -275,8 +279,11 @@ class ClusterStore:
     def _put(self, view: AnyView, now: float) -> None:
         items = self._items[view.kind]
         self._version += 1
-        if view.id not in items:
+        before = items.get(view.id)
+        if before is None:
             self._changes.members.add(view.kind)
+        if isinstance(view, PeerView) and (before is None or _counted(before.view) != _counted(view)):
+            self._roles = None
         items[view.id] = Item(view, now, self._version)
         self.sparks.put(view)
         if isinstance(view, LeaseView):
@@ -288,6 +295,7 @@ class ClusterStore:
             self.sparks.drop(kind, id_)
             self.renewals.drop(id_)
             self._tasks.pop(id_, None)
+            self._roles = None if kind == "peer" else self._roles
             self._changes.members.add(kind)
             self._changes.dirty.setdefault(kind, set()).add(id_)
 
@@ -307,6 +315,12 @@ class ClusterStore:
 def with_names(words: str, names: Mapping[str, str]) -> str:
     """`words` with each peer id in them replaced by its name; one without a name stays."""
     return _PEER_ID.sub(lambda found: names.get(found[0], found[0]), words)
+
+
+def _counted(peer: AnyView) -> tuple[list[str], bool]:
+    """What counts of a peer, for its roles."""
+    assert isinstance(peer, PeerView)
+    return peer.roles, peer.state == "up"
 
 
 def _event_key(event: Event) -> tuple[str, int, str, str]:

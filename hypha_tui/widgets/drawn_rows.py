@@ -6,11 +6,14 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
 
+from rich.style import Style
+from textual.strip import Strip
+
 from hypha_tui.store.columns import Cell, Look
 from hypha_tui.store.glyphs import Glyphs
 from hypha_tui.store.plans import Plan
 from hypha_tui.widgets.drawing import Drawing, Line
-from hypha_tui.widgets.table_line import row
+from hypha_tui.widgets.table_line import SIGNS, row, shifted, signs
 from node.views import AnyView
 
 MOST: Final = 256
@@ -27,6 +30,9 @@ class Drawn:
     at: float
     cells: list[Cell]
     line: Line
+    strip: Strip | None = None
+    """The line without cursor and mark, painted for `shape`: a row that moves on the screen is not painted anew."""
+    shape: tuple[object, ...] = ()
 
 
 class DrawnRows:
@@ -36,6 +42,8 @@ class DrawnRows:
         self._drawing = drawing
         self._glyphs: Glyphs = drawing.glyphs
         self._rows: dict[str, Drawn] = {}
+        self.painted = 0
+        """Strips made so far."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -48,8 +56,24 @@ class DrawnRows:
         """Forget all but these."""
         self._rows = {id_: drawn for id_, drawn in self._rows.items() if id_ in ids}
 
+    def strip(
+        self, id_: str, kind: str, plan: Plan[AnyView], look: Look, *, left: int, width: int, base: Style
+    ) -> Strip:
+        """A row without cursor and mark, whose first `left` cells are off to the side."""
+        drawn = self._drawn(id_, kind, plan, look)
+        shape = (left, width, base, self._drawing.palette)
+        if drawn.strip is None or drawn.shape != shape:
+            line = [*signs(self._glyphs, has_cursor=False, is_marked=False), *shifted(drawn.line, left, width - SIGNS)]
+            self.painted += 1
+            drawn.strip, drawn.shape = self._drawing.strip(line, width, base), shape
+        return drawn.strip
+
     def line(self, id_: str, kind: str, plan: Plan[AnyView], look: Look) -> Line:
-        """A row to draw: from here, if its object is the same and it is no older than a second."""
+        """A row to draw."""
+        return self._drawn(id_, kind, plan, look).line
+
+    def _drawn(self, id_: str, kind: str, plan: Plan[AnyView], look: Look) -> Drawn:
+        """From here, if its object is the same and it is no older than a second."""
         if self._glyphs is not self._drawing.glyphs:
             self._glyphs = self._drawing.glyphs
             self._rows.clear()
@@ -58,7 +82,7 @@ class DrawnRows:
         if drawn is None or item is None or drawn.version != item.version or not -1 < look.now - drawn.at < FRESH_S:
             self.update(id_, kind, plan, look)
             drawn = self._rows[id_]
-        return drawn.line
+        return drawn
 
     def update(self, id_: str, kind: str, plan: Plan[AnyView], look: Look) -> bool:
         """Make a row's cells anew; whether they differ from those that were drawn."""

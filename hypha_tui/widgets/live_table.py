@@ -13,7 +13,6 @@ from textual.binding import Binding
 from textual.events import Click, Key, Resize
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from hypha_tui.keys.keymap import keys_of
@@ -26,6 +25,7 @@ from hypha_tui.store.plans import Plan, plan, wide_plan
 from hypha_tui.store.rows import Rows
 from hypha_tui.widgets.drawing import Drawing, Line
 from hypha_tui.widgets.drawn_rows import DrawnRows
+from hypha_tui.widgets.kept_lines import KeptLines
 from hypha_tui.widgets.table_filter import TableFilter
 from hypha_tui.widgets.table_line import GAP, SIGNS, heading, shifted, signs, width_of
 from node.views import AnyView
@@ -34,7 +34,7 @@ HOLD_ORDER_S: Final = 2.0
 SORT_EVERY_S: Final = 1.0
 
 
-class LiveTable(ScrollView, can_focus=True):
+class LiveTable(KeptLines, can_focus=True):
     """A table of one kind of object."""
 
     BINDINGS = [Binding(key.keys, key.action, key.label, id=key.id, show=False) for key in keys_of("table")]
@@ -85,7 +85,6 @@ class LiveTable(ScrollView, can_focus=True):
         self.columns = columns
         self.cursor_id: str | None = None
         self.marks = Marks()
-        self.lines_rendered = 0
         self.is_wide = False
         self.is_following = False
         self.hidden: set[str] = set()
@@ -110,6 +109,11 @@ class LiveTable(ScrollView, can_focus=True):
     def order(self) -> list[str]:
         """The ids that are shown, from the top."""
         return self.rows.order
+
+    @property
+    def rows_painted(self) -> int:
+        """How often a row was painted; one that only stands elsewhere now is not."""
+        return self._drawn.painted
 
     @property
     def total(self) -> int:
@@ -227,8 +231,7 @@ class LiveTable(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """Line 0 is the heading, the others rows from the scroll position on."""
-        self.lines_rendered += 1
-        width, base = self.size.width, self.rich_style
+        width, base = self.size.width, self.base_style
         left = self.scroll_offset.x
         if y == 0:
             titles = heading(self.plan, self.rows.sort_column, self._drawing.glyphs, is_reversed=self.rows.is_reversed)
@@ -240,6 +243,8 @@ class LiveTable(ScrollView, can_focus=True):
         id_ = self.order[row]
         has_cursor = id_ == self.cursor_id
         is_marked = id_ in self.marks or id_ in self.marks.reached(self.order, self.rows.row_of, self.cursor_id)
+        if not has_cursor and not is_marked:
+            return self._drawn.strip(id_, self.kind, self.plan, self.look(), left=left, width=width, base=base)
         line = [
             *signs(self._drawing.glyphs, has_cursor=has_cursor, is_marked=is_marked),
             *shifted(self._drawn.line(id_, self.kind, self.plan, self.look()), left, width - SIGNS),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from rich.style import Style
+from textual.strip import Strip
 
 from hypha_tui.process.pace import Pace
 from hypha_tui.settings import arrangement
@@ -181,6 +183,29 @@ def test_a_hidden_row_keeps_no_cells_and_those_kept_are_bounded() -> None:
     assert len(drawn) == MOST
     drawn.keep(set(rows.order[-10:]))
     assert len(drawn) == 10
+
+
+def test_a_row_that_moves_on_the_screen_is_not_painted_anew_and_one_that_looks_otherwise_is() -> None:
+    look = look_at(3)
+    plan = [(column, column.width) for column in screen_columns("lease")]
+    drawing = Drawing(Palette({}), ASCII)
+    drawn = DrawnRows(drawing)
+    id_ = rows_of(look).order[0]
+
+    def strip(look: Look = look, left: int = 0, width: int = 80) -> Strip:
+        return drawn.strip(id_, "lease", plan, look, left=left, width=width, base=Style())
+
+    first = strip()
+    assert strip() is first and first.cell_length == 80
+    assert strip(Look(look.store, look.now + 0.5, ASCII)) is first
+    assert [segment.text for segment in strip(left=3)] != [segment.text for segment in first]
+    assert strip(width=90).cell_length == 90
+    first = strip()
+    drawing.palette = Palette({"title": Style(bold=True)})
+    assert strip() is not first
+    first = strip()
+    look.store.apply(Delta(seq=2, items=[replace(lease(0, remaining_s=1.0), id=id_, worker="another")]), look.now)
+    assert "another" in strip().text and strip() is not first
 
 
 def test_a_frozen_store_does_not_see_what_comes_later() -> None:
