@@ -404,7 +404,7 @@ class HyphaApp(App[None]):
 
     def _keep_arrangements(self) -> None:
         """Note how the tables are arranged, for the next main screen and the next start."""
-        self.arrangements |= {table.id: table.arrangement for table in self._main.tables if table.id is not None}
+        self.arrangements |= {table.id: table.remembered.note() for table in self._main.tables if table.id is not None}
 
     def set_glyphs(self, name: str) -> None:
         """Another set of signs."""

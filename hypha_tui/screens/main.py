@@ -184,7 +184,7 @@ class MainScreen(NewestSize[None]):
         for table in view.query(LiveTable):
             self.tables.append(table)
             if table.id in self._app.arrangements:
-                table.arrange_as(self._app.arrangements[table.id])
+                table.remembered.restore(self._app.arrangements[table.id])
         if view is not self.view:
             view.display = False
             return

@@ -16,7 +16,6 @@ from textual.message import Message
 from textual.strip import Strip
 
 from hypha_tui.keys.keymap import keys_of
-from hypha_tui.settings.arrangement import MARKS_KEPT, Arrangement
 from hypha_tui.store import text
 from hypha_tui.store.cluster import Changes
 from hypha_tui.store.columns import Column, Look
@@ -26,6 +25,7 @@ from hypha_tui.store.rows import Rows
 from hypha_tui.widgets.drawing import Drawing, Line
 from hypha_tui.widgets.drawn_rows import DrawnRows
 from hypha_tui.widgets.kept_lines import KeptLines
+from hypha_tui.widgets.remembered import Remembered
 from hypha_tui.widgets.table_filter import TableFilter
 from hypha_tui.widgets.table_line import GAP, SIGNS, heading, shifted, signs, width_of
 from node.views import AnyView
@@ -96,12 +96,11 @@ class LiveTable(KeptLines, can_focus=True):
         self._empty = empty
         self._drawn = DrawnRows(drawing)
         self._frozen: Look | None = None
-        self._filtering = TableFilter(self, self._show_order)
+        self.filtering = TableFilter(self, self._show_order)
         self._sorted_at = -1e9
         self._key_at = -1e9
         self._order_is_old = True
-        self._left_as: Arrangement | None = None
-        """How it was before, until there are rows."""
+        self.remembered = Remembered(self)
 
     # ---- what others ask ------------------------------------------------------------------------------
 
@@ -137,8 +136,8 @@ class LiveTable(KeptLines, can_focus=True):
     @property
     def state_line(self) -> str:
         """Counts, sort order, marks and freeze, for the status line; or what is wrong with a filter."""
-        if self._filtering.problem:
-            return self._filtering.problem
+        if self.filtering.problem:
+            return self.filtering.problem
         glyphs = self._drawing.glyphs
         arrow = glyphs.down if self.rows.is_reversed else glyphs.up
         shown = f"{len(self.order):,} of {self.total:,}" if self.filter_text else f"{self.total:,}"
@@ -168,7 +167,7 @@ class LiveTable(KeptLines, can_focus=True):
             return
         look = self._present()
         if changes is None:
-            self._filtering.apply(look)
+            self.filtering.apply(look)
             self._arrange(look)
             self._check(self._visible(), look)
             return
@@ -180,7 +179,7 @@ class LiveTable(KeptLines, can_focus=True):
         may_sort = look.now - self._sorted_at >= SORT_EVERY_S and look.now - self._key_at >= HOLD_ORDER_S
         moved = bool(dirty) and self.rows.sort_column.sort is not None
         if changes.second and self.rows.is_live and may_sort and self.size:
-            self._filtering.apply(look)
+            self.filtering.apply(look)
             moved = True
         if may_sort and (self._order_is_old or moved):
             self._arrange(look)
@@ -192,40 +191,12 @@ class LiveTable(KeptLines, can_focus=True):
     def set_filter(self, words: str, otherwise: str | None = None) -> None:
         """Show only rows that match (see `store/filters.py`). Where that cannot be understood, those that match
         `otherwise`, or what is shown already."""
-        self._filtering.set(words, self.look(), otherwise)
+        self.filtering.set(words, self.look(), otherwise)
 
     def select(self, object_id: str) -> None:
         """Put the cursor on an object, if it is shown."""
         if object_id in self.rows.row_of:
             self._move_to(self.rows.row_of[object_id])
-
-    @property
-    def arrangement(self) -> Arrangement:
-        """How it is arranged, to be kept."""
-        rows, left = self.rows, self._left_as
-        at = rows.row_of.get(self.cursor_id or "")
-        return Arrangement(
-            sort=rows.sort_column.key,
-            is_reversed=rows.is_reversed,
-            is_wide=self.is_wide,
-            hidden=sorted(self.hidden),
-            filter=rows.filter_text,
-            marks=left.marks if left else [id_ for id_ in self.marked if id_ in self.marks][:MARKS_KEPT],
-            selected=left.selected if left else self.cursor_id or "",
-            row=left.row if left else 0 if at is None else at - self.scroll_offset.y,
-        )
-
-    def arrange_as(self, kept: Arrangement) -> None:
-        """Arrange it as it was; what does not fit any more is left out."""
-        keys = {column.key: column for column in self.columns}
-        self.rows.sort_column = keys.get(kept.sort, self.rows.sort_column)
-        self.rows.is_reversed = kept.is_reversed
-        self.is_wide = kept.is_wide
-        self.hidden = set(kept.hidden) & keys.keys()
-        self.set_filter(kept.filter)
-        self._filtering.problem = ""
-        self._left_as = kept
-        self.replan()
 
     # ---- drawing --------------------------------------------------------------------------------------
 
@@ -298,8 +269,8 @@ class LiveTable(KeptLines, can_focus=True):
             self._drawn.keep(self.rows.row_of)
             if len(self.order) != had:
                 self._resize()
-            if self.order and self._left_as is not None:
-                self._go_back(self._left_as)
+            if self.order:
+                self.remembered.go_back()
             self._keep_cursor(before)
             self.refresh()
         elif not self.order:
@@ -309,17 +280,6 @@ class LiveTable(KeptLines, can_focus=True):
         """The filter is another, or its long pass is over."""
         self._arrange(self.look())
         self.post_message(self.Arranged())
-
-    def _go_back(self, left: Arrangement) -> None:
-        """To the row that it was left at, where that is still here."""
-        self._left_as = None
-        self.marks.add(left.marks)
-        self.marks.keep(self.look().store.items(self.kind))
-        if left.selected in self.rows.row_of:
-            self.cursor_id = left.selected
-            top = self.rows.row_of[left.selected] - left.row
-            self.scroll_to(y=max(top, 0), animate=False, force=True)
-            self.post_message(self.Moved(self.kind, left.selected))
 
     def _keep_cursor(self, before: int) -> None:
         lost = self.cursor_id

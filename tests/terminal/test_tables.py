@@ -64,13 +64,13 @@ async def test_columns_are_chosen_sorted_and_looked_at_sideways_and_kept_over_a_
         await shown.press("0", "W", "j", "j", "j", "space", "escape")
         assert "JOB" in shown.text
         await shown.press("slash", *"w-", "enter", "2", "3")
-        kept = table.arrangement
+        kept = table.remembered.note()
         assert kept.sort == "remaining"
         assert kept.is_wide
         assert len(kept.hidden) == 1
     async with terminal(12, size=(80, 24), environment=environment) as shown:
         await shown.press("3")
-        assert leases(shown).arrangement == kept
+        assert leases(shown).remembered.note() == kept
 
 
 async def test_the_row_under_the_cursor_its_place_and_marks_are_kept_over_a_restart(
@@ -81,18 +81,18 @@ async def test_the_row_under_the_cursor_its_place_and_marks_are_kept_over_a_rest
     async with terminal(60, size=(80, 24), environment=environment) as shown:
         await shown.press("3", *["j"] * 30, "space", "space", *["k"] * 5)
         table = leases(shown)
-        kept, marked = table.arrangement, table.marked
+        kept, marked = table.remembered.note(), table.marked
         assert len(marked) == 2 and 0 < kept.row < table.size.height - 2
         gone = marked[0]
     async with terminal(60, size=(80, 24), environment=environment) as shown:
         assert "marked" not in shown.text
         await shown.press("3")
         table = leases(shown)
-        assert (table.arrangement, table.marked) == (kept, marked)
+        assert (table.remembered.note(), table.marked) == (kept, marked)
         assert "2 marked" in shown.text
         shown.client.send(dropped=[("lease", gone)])
         await shown.settle()
-        kept = table.arrangement
+        kept = table.remembered.note()
     async with terminal(60, size=(80, 24), environment=environment) as shown:
         pass
     async with terminal(60, size=(80, 24), environment=environment) as shown:
