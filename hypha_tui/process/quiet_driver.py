@@ -13,7 +13,7 @@ import selectors
 import signal
 from codecs import getincrementaldecoder
 from contextlib import suppress
-from typing import IO, Any, Final, cast
+from typing import Any, Final, TextIO, cast
 
 from textual._parser import ParseError
 from textual._xterm_parser import XTermParser
@@ -31,7 +31,7 @@ AT_ONCE: Final = 8_192
 class Output:
     """A terminal to write to, at once or through the output thread; counts what is still on its way there."""
 
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: TextIO) -> None:
         self.handed_on = 0
         self.written = 0
         self._file = file
@@ -44,9 +44,13 @@ class Output:
 
     def write(self, text: str) -> None:
         """All of it, to the terminal. From one that is gone SIGHUP is on its way, which ends us."""
+        left = text.encode(self._file.encoding, self._file.errors or "replace")
         with suppress(OSError):
-            self._file.write(text)
-            self._file.flush()
+            while left:
+                try:
+                    left = left[os.write(self._file.fileno(), left) :]
+                except BlockingIOError:  # whoever else has this terminal open has made it so
+                    select.select([], [self._file], [])
         self.written += 1
 
     def flush(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import threading
 import tty
 from contextlib import suppress
 
@@ -78,6 +79,26 @@ def test_a_frame_is_written_at_once_while_the_terminal_has_room_and_nothing_come
                 break
         assert not output.takes("x")
     os.close(master)
+
+
+def test_all_of_a_frame_reaches_a_terminal_that_somebody_has_made_nonblocking() -> None:
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    os.set_blocking(slave, False)
+    frame = "".join(f"line {number} é\r\n" for number in range(20_000))
+    got = bytearray()
+
+    def read() -> None:
+        while len(got) < len(frame.encode()):
+            got.extend(os.read(master, 4_096))
+
+    reading = threading.Thread(target=read)
+    with os.fdopen(slave, "w", encoding="utf-8") as file:
+        reading.start()
+        Output(file).write(frame)
+        reading.join(30)
+    os.close(master)
+    assert got.decode() == frame
 
 
 @pytest.mark.asyncio
