@@ -26,6 +26,7 @@ from node.identity.credentials import Identity
 from node.identity.peer_id import peer_id_of_host
 from node.network.addressbook import AddressBook, Place
 from node.network.congestion import leave_room
+from node.network.ownsocket import own_socket
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ClientResponse
@@ -126,8 +127,8 @@ async def _look_up(address: Address) -> list[Place]:
 def make_socket(info: tuple[int, int, int, str, tuple[str, int]]) -> socket.socket:
     """A socket that notices within half a minute when what it sends is not acknowledged, and holds nothing back: what
     follows the end of the handshake would otherwise wait for its delayed acknowledgement, 40 ms."""
-    family, kind, protocol, _, where = info
-    made = socket.socket(family, kind, protocol)
+    where = info[4]
+    made = own_socket(info)
     made.setblocking(False)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

@@ -221,6 +221,8 @@ class TlsTransport(asyncio.Transport):
         if self._buffer:
             self._flushed = self._loop.create_future()
             await self._flushed
+            if self._is_closing:  # it may have ended in the same turn, and nobody would end this wait
+                raise ConnectionResetError(ENDED)
         await self._writing.ready()
 
     # ---- the socket ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections import deque
 
 import aiohttp
 
+from node.network.ownsocket import own_socket
 from node.telemetry import metrics
 from node.views import Point
 
@@ -45,7 +46,9 @@ class StatusBridge:
         if not self._address:
             return
         pause_s = PAUSE_FIRST_S
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=POST_TIMEOUT_S)) as session:
+        connector = aiohttp.TCPConnector(socket_factory=own_socket)
+        timeout = aiohttp.ClientTimeout(total=POST_TIMEOUT_S)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             while True:
                 await self._has_values.wait()
                 if not self._queue:

@@ -29,6 +29,7 @@ from yarl import URL
 from node.config import FetchConfig
 from node.errors import DiskFull
 from node.network.cache import ContentCache, copy_file
+from node.network.ownsocket import own_socket
 from node.network.ranges import parse_content_range
 from node.wire import UNDECODABLE
 from node.worker.references import BridgeError, HubFiles
@@ -158,7 +159,9 @@ class Web:
         elif start:
             wanted |= {"Range": f"bytes={start}-", "If-Range": note.etag}
         for _ in range(REDIRECTS + 1):
-            connector = aiohttp.TCPConnector(resolver=await self._pinned(current), force_close=True)
+            connector = aiohttp.TCPConnector(
+                resolver=await self._pinned(current), force_close=True, socket_factory=own_socket
+            )
             async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT, auto_decompress=False) as session:
                 request = session.get(URL(current, encoded=True), headers={**sent, **wanted}, allow_redirects=False)
                 async with request as answer:
