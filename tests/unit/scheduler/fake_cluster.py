@@ -390,8 +390,8 @@ class FakeWorker:
         await self.status(dispatch, "running")
         server = await self._server(dispatch.job_id, task.parameter_server)
         if task.evaluate:
-            metrics = {"eval_loss": 5.0}
-            await self.tell(Measure(task_id=dispatch.task_id, round=0, metrics=metrics))
+            metrics = {"eval_loss": 5.0 - server.version}
+            await self.tell(Measure(task_id=dispatch.task_id, round=server.version, metrics=metrics))
         request = 0
         for number in range(server.version, task.rounds):
             batches, spans, plan = 0, [], Plan(round=number)
