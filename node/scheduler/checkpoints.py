@@ -21,7 +21,7 @@ from node.errors import HyphaError
 from node.network import bulk
 from node.network.partfile import sync_directory
 from node.scheduler.messages import KeepCheckpoint
-from node.scheduler.places import CHECKPOINT, is_remote, place_of, version_of
+from node.scheduler.places import CHECKPOINT, FolderSource, is_remote, place_of, version_of
 from node.scheduler.wholes import Wholes
 from node.wire import VersionFile
 
@@ -108,8 +108,9 @@ class Checkpoints:
             try:
                 await asyncio.to_thread(os.link, source, target)
                 return
-            except OSError:
-                await asyncio.to_thread(_copy, source, target)
+            except OSError:  # on another disk
+                folder = FolderSource(source.parent)
+                await folder.fetch(source.name, target, sha256=file.sha256, size_bytes=file.size_bytes)
                 return
         path = f"/bulk/jobs/{self._job_id}/{file.kind}/{file.number}"
         await bulk.download(
@@ -148,13 +149,6 @@ class Checkpoints:
 
 def _versions(names: Any) -> list[int]:
     return sorted({number for name in names if (number := version_of(name)) is not None})
-
-
-def _copy(source: Path, target: Path) -> None:
-    with source.open("rb") as reading, target.open("xb") as writing:
-        shutil.copyfileobj(reading, writing, 1 << 20)
-        writing.flush()
-        os.fsync(writing.fileno())
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from node.scheduler.copies import Copies
 from node.scheduler.export import FILES_ALLOWED, RECORD
 from node.scheduler.files import SchedulerFiles
 from node.scheduler.intake import Intake
+from node.scheduler.places import CHECKPOINT, version_of
 from node.scheduler.records import JobRow
 from node.views import ModelFile, ModelView
 
@@ -36,9 +37,8 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 DIGESTS_KEPT = 10_000
-CHECKPOINT_FILES = ("weights.safetensors", "momentum.safetensors", "checkpoint.json")
-_CHECKPOINT = re.compile(r"version-(\d+)")
-_JOURNAL = re.compile(r"weights-(\d+)\.safetensors")
+CHECKPOINT_FILES = ("weights.safetensors", "momentum.safetensors", CHECKPOINT)
+_WEIGHTS = re.compile(r"weights-(\d{1,9})\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,13 @@ def versions_of(files: SchedulerFiles, row: JobRow) -> list[Version]:
     """The whole versions of a job that lie on this machine, by number: final model, checkpoints, the journal's base."""
     found: dict[int, Version] = {}
     journal = files.journal(row.job_id)
-    for number, _ in _numbered(journal, _JOURNAL):
+    for number in _numbers(journal, _weights):
         kept = {f"{kind}.safetensors": journal / f"{kind}-{number}.safetensors" for kind in ("weights", "momentum")}
         found[number] = Version(number, False, {name: path for name, path in kept.items() if _is_file(path)})
     to = row.job_spec().checkpoint.to
     place = Path(to) / row.job_id if to.startswith("/") else files.checkpoints(row.job_id)
-    for number, folder in _numbered(place, _CHECKPOINT):
+    for number in _numbers(place, version_of):
+        folder = place / f"version-{number}"
         inside = {name: folder / name for name in CHECKPOINT_FILES if _is_file(folder / name)}
         found[number] = Version(number, False, inside)
     model = files.model(row.job_id)
@@ -153,9 +154,14 @@ def versions_of(files: SchedulerFiles, row: JobRow) -> list[Version]:
     return [version for _, version in sorted(found.items()) if version.files]
 
 
-def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return [(int(match[1]), folder / name) for name in names if (match := pattern.fullmatch(name))]
+def _numbers(folder: Path, number_of: Callable[[str], int | None]) -> list[int]:
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return [number for name in names if (number := number_of(name)) is not None]
+
+
+def _weights(name: str) -> int | None:
+    match = _WEIGHTS.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def _is_file(path: Path) -> bool:

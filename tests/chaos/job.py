@@ -94,6 +94,7 @@ momentum = {momentum}
 [resources]
 num_workers = {workers}
 min_workers = {least}
+spare_workers = {spares}
 worker = {{ cpu = 1, memory = 1 }}
 parameter_server = {{ cpu = 0.5, memory = 1 }}
 worker_price = {{ bid = 1.0, max = 2.0 }}
@@ -109,6 +110,7 @@ class Job:
     rounds: int
     samples: int
     workers: int
+    spares: int = 0
     batch: int = 8
     pace_s: float = 0.04
     least: int = 1
@@ -139,6 +141,7 @@ class Job:
             samples=self.samples,
             batch=self.batch,
             workers=self.workers,
+            spares=self.spares,
             least=self.least,
             rate=self.rate,
             outer=self.outer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -142,6 +143,37 @@ async def test_a_data_node_takes_results_of_schedulers_into_its_folder_and_nothi
         await put(DataNode("peer:nobody", tmp_path / "staging", scheduler, "job-1"), "e", b"x")
     there = sorted(path.name for path in (tmp_path / "results").rglob("*") if path.is_file())
     assert there == [".owner", ".owner", "a.jsonl", "a.jsonl"]
+
+
+@pytest.mark.asyncio
+async def test_a_checkpoint_on_another_disk_is_a_copy_that_was_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    async def record(_: KeepCheckpoint) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr("os.link", elsewhere)
+    (journal := tmp_path / "journal").mkdir()
+    files, told = [], []
+    for version, content in ((1, b"as it was written"), (2, b"rotten")):
+        (journal / f"{version}").write_bytes(content)
+        digest = hashlib.sha256(b"as it was written").hexdigest()
+        files.append(VersionFile(kind="weights", number=version, sha256=digest, size_bytes=len(content)))
+    kept = Checkpoints(
+        None, "j1", to=str(tmp_path / "kept"), keep=2, own_folder=tmp_path / "own", staging=tmp_path,
+        wholes=Wholes(None, "j1", 1), here=lambda file: journal / f"{file.number}", record=record,
+        tell=lambda name, text, level: told.append(name),
+    )  # fmt: skip
+    for file in files:
+        due = KeepCheckpoint(version=file.number, peer_id="ps", files=(file,), pass_=0, committed=())
+        await kept.take(due)
+    assert told == ["checkpoint.kept", "checkpoint.failed"]
+    made = {str(path.relative_to(tmp_path / "kept")): path.read_bytes() for path in tmp_path.glob("kept/*/*/w*")}
+    assert made == {"j1/version-1/weights.safetensors": b"as it was written"}
+    assert [path.name for path in (tmp_path / "kept" / "j1").iterdir()] == ["version-1"]
 
 
 @pytest.mark.asyncio
