@@ -21,6 +21,7 @@ from node.board import Board
 from node.config import NodeConfig
 from node.identity.caller import Caller
 from node.network.overlay import Overlay
+from node.network.serving import BrokenOff
 from node.store import Store
 from node.telemetry import Telemetry, metrics
 
@@ -132,6 +133,8 @@ async def _as_problem(
 ) -> web.StreamResponse:
     try:
         return await handler(request)
+    except ConnectionError:
+        return BrokenOff()
     except web.HTTPNotFound:
         return await _no_such_path(None, request)
     except web.HTTPException as error:

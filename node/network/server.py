@@ -15,7 +15,7 @@ from node.identity.caller import Caller
 from node.identity.credentials import Identity
 from node.network.accepting import Acceptor
 from node.network.rpc import CONTENT_TYPE, RpcTable, encode_refusal
-from node.network.serving import CLOSES
+from node.network.serving import CLOSES, BrokenOff
 from node.network.tls import TlsTransport
 from node.telemetry import metrics, span
 from node.wire import MAX_MESSAGE_BYTES
@@ -127,9 +127,7 @@ class Server:
             return _refused(request, error)
         except ConnectionError as error:
             log.debug("caller.left path=%s reason=%s", request.path, error or type(error).__name__)
-            if request.writer.output_size:
-                raise
-            return web.Response(status=_CLIENT_LEFT)
+            return BrokenOff() if request.writer.output_size else web.Response(status=_CLIENT_LEFT)
         except HyphaError as error:
             log.warning("bulk.failed path=%s reason=%s", request.path, error)
             return _refused(request, Refused("failed", error.message, hint=error.hint), status=500)
@@ -177,7 +175,7 @@ async def _body(request: web.Request, name: str) -> bytes:
 
 def _refused(request: web.Request, error: Refused, *, status: int | None = None) -> web.Response:
     if request.writer.output_size:
-        raise ConnectionError("the answer has begun; its end is missing, which the caller sees")
+        return BrokenOff()
     of_code, body = encode_refusal(error)
     response = web.Response(status=status or of_code, body=body, content_type=CONTENT_TYPE)
     if CLOSES in request:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 
 from node.errors import DiskFull, Refused
 from node.network.filesource import FileSource
@@ -31,6 +32,16 @@ STALL_BYTES = 32 << 10
 """An upload that brings less than this in `STALL_S` counts as stalled."""
 CLOSES = web.RequestKey("closes", bool)
 """Mark of a request after which its connection must not be used any more."""
+
+
+class BrokenOff(web.Response):
+    """The end of an answer that has begun: there is none, which the caller sees; aiohttp closes the connection.
+
+    It would report a `ConnectionError` of a handler as an error of the program, with its traceback.
+    """
+
+    async def prepare(self, _: web.BaseRequest) -> AbstractStreamWriter | None:
+        raise ConnectionError
 
 
 async def send_file(

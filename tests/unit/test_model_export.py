@@ -207,8 +207,8 @@ async def test_what_is_not_there_is_told_in_a_line(cluster: Cluster, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-async def test_a_transfer_that_is_cut_goes_on_at_the_same_byte(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_transfer_that_is_cut_goes_on_at_the_same_byte_and_is_no_error_of_a_node(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await cluster.add("j-5", "done")
     cluster.model("j-5", **{"model.safetensors": WEIGHTS})
@@ -231,6 +231,7 @@ async def test_a_transfer_that_is_cut_goes_on_at_the_same_byte(
     done = await export(cluster.client, "j-5", "latest", tmp_path, nothing)
     assert (done.path / "model.safetensors").read_bytes() == WEIGHTS
     assert asked == [None, "bytes=70000-", "bytes=140000-"]
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
 async def test_the_same_command_goes_on_where_an_earlier_one_gave_up(

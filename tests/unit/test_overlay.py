@@ -13,12 +13,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from aiohttp import web
 
-from node.errors import HyphaError
+from node.errors import HyphaError, PeerUnreachable, Refused
 from node.identity.caller import Caller
 from node.network import bootstrap
 from node.network.overlay import Overlay
-from node.wire import Advertisement, ExecutorKind, Resources
+from node.network.serving import send_file
+from node.wire import Advertisement, ExecutorKind, FindProviders, Resources
 from tests.support import MakeIdentity, make_authority, make_identity_in
 from tests.unit.network_loopback import eventually, overlay_for
 
@@ -259,3 +261,44 @@ async def test_this_node_is_on_its_board_and_among_its_peers(make_identity: Make
         assert own.reachable
         assert own.record.addresses == overlay.addresses
         assert overlay.addresses[0].startswith("/ip4/127.0.0.1/tcp/")
+
+
+async def test_a_caller_that_leaves_in_the_middle_of_an_answer_is_no_error_of_the_node(
+    make_identity: MakeIdentity, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, broken = tmp_path / "large", asyncio.Event()
+    path.write_bytes(bytes(64 << 20))
+
+    async def file(_: Caller, request: web.Request) -> web.StreamResponse:
+        try:
+            return await send_file(request, path, sha256="")
+        except ConnectionError:
+            broken.set()
+            raise
+
+    async def refused(_: Caller, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.content_length = 10
+        await response.prepare(request)
+        await response.write(b"half")
+        raise Refused("failed", "no more of it")
+
+    def prepare(overlay: Overlay) -> None:
+        overlay.bulk_route("GET", "/bulk/file", file)
+        overlay.bulk_route("GET", "/bulk/refused", refused)
+
+    async with (
+        overlay_for(make_identity(), tmp_path / "a", roles=["gateway"], prepare=prepare) as serves,
+        overlay_for(make_identity(), tmp_path / "b", gateway_addresses=serves.addresses) as asks,
+    ):
+        await eventually(lambda: len(asks.peers()) == 2)
+        async with asks.open(serves.peer_id, "GET", "/bulk/file") as response:
+            await response.content.readexactly(100_000)
+            response.close()
+        async with asyncio.timeout(5):
+            await broken.wait()
+        with pytest.raises(PeerUnreachable):
+            async with asks.open(serves.peer_id, "GET", "/bulk/refused") as response:
+                await response.read()
+        assert (await asks.call(serves.peer_id, FindProviders(dataset="x"))).records == []
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
