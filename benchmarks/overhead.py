@@ -1,12 +1,12 @@
 """What the cluster costs a worker.
 
-    python -m benchmarks.overhead [--runs 3]
+    python -m benchmarks.overhead [--runs 3] [--batches 50]
 
-First: tokens a second of one worker (the demo's Llama, 8 rows of 128 bytes in a batch, one thread, about 50 batches a
-round, the exchange included), between two commits of a real cluster; in turns with a plain loop of the same model,
-optimizer and batches in a process alone, while the cluster idles; as torch is by default, and with what executors do to
-it (`node.executors.denormals`), which is what the cluster is held against. On a machine that has other work only the
-figures of processor time mean something.
+First: tokens a second of one worker (the demo's Llama, 8 rows of 128 bytes in a batch, one thread, about so many
+batches a round, the exchange included), between two commits of a real cluster; in turns with a plain loop of the same
+model, optimizer and batches in a process alone, while the cluster idles; as torch is by default, and with what
+executors do to it (`node.executors.denormals`), which is what the cluster is held against. On a machine that has other
+work only the figures of processor time mean something.
 
 Second: four workers, a model of 12.9 MB, 20 batches a round, as torchft was measured: the share of a round in which a
 worker is in no batch; and the same with overlap. One of them evaluates each version, too.
@@ -39,17 +39,16 @@ from tests.integration.support import job_at, live_leases, small_cluster, submit
 DEMO = Path("hypha_tui/demo_job")
 BATCH = 8
 TOKENS = 128
-STEPS = 50
 SKIPPED, WATCHED = 1, 3
 WITHIN_S = 240.0
 
 
-def job_of(folder: Path) -> Path:
+def job_of(folder: Path, batches: int) -> Path:
     """The demo's job for one worker, without an end."""
     shutil.copytree(DEMO, folder)
     text = (folder / "job.toml").read_text().replace('validation_dataset = "stdlib-validation"', "")
     text = text.replace("update_rounds = 8", "update_rounds = 1000").replace("num_workers = 2", "num_workers = 1")
-    text = text.replace("avg_samples_between_updates = 960", f"avg_samples_between_updates = {STEPS * BATCH}")
+    text = text.replace("avg_samples_between_updates = 960", f"avg_samples_between_updates = {batches * BATCH}")
     (folder / "job.toml").write_text(text)
     return folder
 
@@ -93,15 +92,16 @@ def cpu_s(worker: LocalNode) -> float:
     raise RuntimeError("nothing trains")
 
 
-def alone(dataset: Path, *flags: str) -> Speed:
+def alone(dataset: Path, batches: int, *flags: str) -> Speed:
     """Of the plain loop, in a process of its own."""
-    arguments = [sys.executable, "-m", "benchmarks.overhead", "--alone", str(dataset), *flags]
+    arguments = [sys.executable, "-m", "benchmarks.overhead", "--alone", str(dataset)]
+    arguments += ["--batches", str(batches), *flags]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment)
     return Speed(*json.loads(done.stdout))
 
 
-def plain_loop(dataset: Path, *, is_flushed: bool) -> tuple[float, float]:
+def plain_loop(dataset: Path, batches: int, *, is_flushed: bool) -> tuple[float, float]:
     """The demo's model, trained by the shortest loop there is."""
     import torch
 
@@ -130,23 +130,23 @@ def plain_loop(dataset: Path, *, is_flushed: bool) -> tuple[float, float]:
                 began, cpu_began = time.perf_counter(), time.process_time()
             elif steps > 20:
                 done += batch.numel()
-            if steps == 20 + WATCHED * STEPS:
+            if steps == 20 + WATCHED * batches:
                 return done / (time.perf_counter() - began), done / (time.process_time() - cpu_began)
     raise RuntimeError("the dataset is too short")
 
 
-def speed(runs: int) -> None:
+def speed(runs: int, batches: int) -> None:
     """The first part."""
     ours, plain, default = [], [], []
     with tempfile.TemporaryDirectory(prefix="hypha-bench-") as name:
         dataset = Path(name) / "stdlib"
         command("dataset", "build", sysconfig.get_paths()["stdlib"], "--out", str(dataset), *DATASET_FLAGS)
-        job = job_of(Path(name) / "job")
+        job = job_of(Path(name) / "job", batches)
         with LocalCluster(Path(name) / "cluster") as made:
             small_cluster(made, workers=1, data=[dataset])
             for _ in range(runs):
-                default.append(alone(dataset))
-                plain.append(alone(dataset, "--flushed"))
+                default.append(alone(dataset, batches))
+                plain.append(alone(dataset, batches, "--flushed"))
                 ours.append(in_cluster(made, job))
                 speeds = default[-1], plain[-1], ours[-1]
                 told = ", ".join(f"{speed.a_second:,.0f} ({speed.a_cpu_second:,.0f})" for speed in speeds)
@@ -161,14 +161,15 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="0: the second part alone")
+    parser.add_argument("--batches", type=int, default=50, help="of a round in the first part")
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--flushed", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.alone:
-        print(json.dumps(plain_loop(chosen.alone, is_flushed=chosen.flushed)))
+        print(json.dumps(plain_loop(chosen.alone, chosen.batches, is_flushed=chosen.flushed)))
         return
     if chosen.runs:
-        speed(chosen.runs)
+        speed(chosen.runs, chosen.batches)
     for sections in ("", "[sync]\noverlap = true\n"):
         job = replace(the_job(100_000), sections=sections)
         with cluster(WORKERS, is_linked=False) as site:
