@@ -33,7 +33,7 @@ from node.training.files import (
 from node.training.folder import FileMade, Held, Model, Stream, path_of, pieces_of, write_held
 from node.training.identity import KINDS, next_identities
 from node.training.lanes import in_lanes
-from node.training.outer import move, move_by_step
+from node.training.outer import clear, move, move_by_step
 from node.training.reading import Values
 from node.training.traits import Traits
 from node.training.updates import check_update, finite_square
@@ -222,6 +222,7 @@ class _Round:
         self.base.read_into(name, start, theta)
         self.velocity.read_into(name, start, speed)
         step = self._step(lane, number, name, start, speed)
+        clear(speed, lane.scratch[:length], self.version)
         np.add(theta, step, out=theta)
         if not (_is_finite(theta) and _is_finite(speed)):
             raise _NotFinite(f"the outer step leaves values that are not finite in {name}")

@@ -12,6 +12,10 @@ import numpy as np
 
 from node.training.files import Array
 
+CLEARED_EVERY = 127
+"""Versions. A prime number, so that each of several fragments has its turn."""
+CLEARED_BELOW = np.float32(1e-30)
+
 
 def move(gradient: Array, velocity: Array, scratch: Array, *, learning_rate: float, momentum: float) -> None:
     """Turns `velocity` into the new velocity and `gradient` into the step: v' = mu v + g, step = lr (g + mu v')."""
@@ -43,3 +47,13 @@ def move_by_step(gradient: Array, velocity: Array, scratch: Array, *, learning_r
     np.divide(gradient, np.float32(learning_rate), out=scratch)
     np.add(velocity, scratch, out=velocity)
     np.divide(velocity, np.float32(1) + np.float32(momentum), out=velocity)
+
+
+def clear(velocity: Array, scratch: Array, version: int) -> None:
+    """The velocity of what has not moved for long becomes nothing, in every so manieth version.
+
+    Else it decays to the smallest numbers there are and stays there, since 0.9 of 4 of them is 4 of them; arithmetic
+    with these takes up to thirty times as long.
+    """
+    if version % CLEARED_EVERY == 0:
+        velocity[np.abs(velocity, out=scratch) < CLEARED_BELOW] = 0

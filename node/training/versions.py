@@ -29,7 +29,7 @@ from node.training.files import (
     row,
     write_order,
 )
-from node.training.outer import move, velocity_after
+from node.training.outer import clear, move, velocity_after
 from node.training.traits import Traits
 from node.training.updates import finite_square, layout_of
 
@@ -59,6 +59,7 @@ class Delta:
         if self.content not in ("step", "gradient"):
             raise TensorFileError(f"{reader.path.name}: the content {self.content[:40]!r} is unknown")
         self.version = reader.metadata.get(VERSION, "")
+        self._number = int(self.version[:18]) if self.version[:18].isdecimal() else 1
         codec = codec_of(reader.metadata)
         if not (self.is_void and not reader.entries):
             check_layout(reader, codec.layout(expected, traits.buffers))
@@ -81,6 +82,7 @@ class Delta:
                 rates = {"learning_rate": outer.learning_rate, "momentum": outer.momentum}
                 advance = move if self.content == "gradient" else velocity_after
                 advance(step, velocity, scratch, **rates)
+                clear(velocity, scratch, self._number)
             np.add(theta, step, out=theta)
 
 
