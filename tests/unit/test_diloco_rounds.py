@@ -17,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from accelerate import Accelerator  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from node.errors import HyphaError  # noqa: E402
@@ -168,12 +169,15 @@ class Scene:
                 failures[index] = error
                 group.failure = str(error)
 
+        Accelerator()  # what it shares in a process is not made for several threads that are the first
         with group.serving():
-            threads = [threading.Thread(target=work, args=item) for item in enumerate(self.workers)]
+            threads = [threading.Thread(target=work, args=item, daemon=True) for item in enumerate(self.workers)]
             for thread in threads:
                 thread.start()
-            for thread in threads:
-                thread.join(25)
+            for index, thread in enumerate(threads):
+                thread.join(50)
+                if thread.is_alive():
+                    failures[index] = failures[index] or TimeoutError("it still runs")
         return failures
 
 
