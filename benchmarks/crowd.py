@@ -4,12 +4,14 @@
 
 Ours is a data node and as many fetchers, each a process with a certificate of its own, which verify by SHA-256 while
 they write. The same node to curl compares the two servers. Speeds are all bytes over the time until the last one is
-through; the data node's memory is its peak.
+through; what one has written is removed and the disk left to settle before the next one starts. The data node's memory
+is its peak.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -107,6 +109,9 @@ def main() -> None:
             times: dict[str, list[float]] = {which: [] for which in contenders}
             for run in range(given.runs + 1):
                 for which, contender in contenders.items():
+                    for target in targets:
+                        Path(target).unlink(missing_ok=True)
+                    os.sync()
                     seconds = contender()
                     peak = max(peak, psutil.Process(node.process.pid).memory_info().rss)
                     if run:

@@ -149,7 +149,7 @@ def kills(folder: Path, repeats: int, seed: int) -> list[Recovery]:
 
 @dataclass
 class Pace:
-    """Commits of a while."""
+    """Commits after the first one of a while, until the last one."""
 
     commits: int
     updates: int
@@ -182,10 +182,10 @@ def pace(folder: Path, minutes: float, *, kill_every_s: float | None, spares: in
                 next_start = float("inf")
             site.tick()
             time.sleep(0.05)
-        rounds = [row for row in site.commits(job_id) if row[1] >= began_unix]
-        sql = "SELECT count(*) FROM contributions WHERE job_id = ? AND round >= ?"
-        updates = int(site.rows(sql, job_id, rounds[0][0])[0][0]) if rounds else 0
-        return Pace(len(rounds), updates, time.time() - began_unix, count)
+        (first, first_at), *rounds = [row for row in site.commits(job_id) if row[1] >= began_unix]
+        sql = "SELECT count(*) FROM contributions WHERE job_id = ? AND round > ?"
+        updates = int(site.rows(sql, job_id, first)[0][0])
+        return Pace(len(rounds), updates, rounds[-1][1] - first_at, count)
 
 
 def main() -> None:
