@@ -62,15 +62,9 @@ class PartFile:
         self._jobs = [disk_pool().submit(self._keep, pieces, offset)]
 
     def put(self, piece: memoryview) -> None:
-        """`append` for a thread: it writes itself, while another hashes.
-
-        When it returns, the memory of the piece before this one may be used again, not yet that of this one.
-        """
+        """`append` for a thread, which does it all itself: small pieces are still in its processor's cache then."""
         try:
-            for job in self._jobs:
-                job.result()
-            self._jobs = [disk_pool().submit(self._update, [piece])]
-            self._write([piece], self.written)
+            self._keep([piece], self.written)
         except OSError as error:
             raise self._explained(error) from error
         self.written += len(piece)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import io
-import itertools
 import os
 import select
 import ssl
@@ -19,10 +18,8 @@ from node.network.rpc import decode_refusal
 from node.telemetry import metrics
 from node.wire import MAX_MESSAGE_BYTES
 
-BUFFER_BYTES = 1 << 20
-BUFFERS = 2
-"""One is filled while the other is written and hashed."""
 PIECE_BYTES = 256 << 10
+"""Small enough to stay in a processor's cache between receiving, hashing and writing (or reading and sending)."""
 ANSWER_S = 60.0
 """So long may the answer to a file take that is through: the peer reads it over."""
 FIRST_BYTES = max(64 << 10, io.DEFAULT_BUFFER_SIZE)
@@ -68,12 +65,12 @@ class Stream:
     def take(self, answer: http.client.HTTPResponse, part: PartFile) -> None:
         """Append the answer's body to `part`. PeerUnreachable where it breaks off; `part` has what came before that."""
         left = answer.length or 0
-        size = min(BUFFER_BYTES, max(left, FIRST_BYTES))
-        buffers = itertools.cycle([memoryview(bytearray(size)) for _ in range(BUFFERS)])
+        size = min(PIECE_BYTES, max(left, FIRST_BYTES))
+        buffer = memoryview(bytearray(size))
         with translated(self._peer_id):
             # the head's reader has read on; after this there is nothing left in it
             first = answer.read1(min(FIRST_BYTES, size))
-        buffer, count = next(buffers), len(first)
+        count = len(first)
         buffer[:count] = first
         while left:
             count, problem = self._fill(buffer[: min(size, left)], count)
@@ -83,7 +80,7 @@ class Stream:
             if problem is not None:
                 with translated(self._peer_id):
                     raise problem
-            buffer, count = next(buffers), 0
+            count = 0
 
     def put(self, path: str, headers: Mapping[str, str], source: FileSource) -> bytes:
         """The answer to a PUT of a file, which may come before the file is through; `sent` grows meanwhile.
