@@ -200,10 +200,20 @@ class LocalCluster:
 
 def command(*arguments: str) -> str:
     """Run `hypha-node` with these arguments; its output. Raises with its own error line."""
-    done = subprocess.run([*NODE, *arguments], capture_output=True, text=True, check=False, timeout=300)
-    if done.returncode:
-        raise HyphaError(f"hypha-node {' '.join(arguments[:2])} failed: {done.stderr.strip()}")
-    return done.stdout
+    with subprocess.Popen([*NODE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=300)
+        except BaseException:
+            # asked to end and not killed, so that the processes of its own are gone when it is
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(STOP_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+    if process.returncode:
+        raise HyphaError(f"hypha-node {' '.join(arguments[:2])} failed: {err.strip()}")
+    return out
 
 
 def is_ready(node: LocalNode) -> bool:

@@ -10,10 +10,12 @@ import sys
 import sysconfig
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from hypha_tui import local_cluster
 from hypha_tui.demo import DATASET_FLAGS
 from hypha_tui.local_cluster import command
 from tests.integration.support import processes_naming, until
@@ -74,3 +76,35 @@ def test_a_killed_demo_takes_its_nodes_along() -> None:
         demo.kill()
         demo.communicate(timeout=10)
         until(lambda: not processes_naming(folder), within_s=5, what="the nodes end")
+
+
+def test_a_command_that_is_interrupted_has_ended_when_the_interrupt_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it and its processes still write would otherwise come after the demo has removed its folder."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    monkeypatch.setattr(local_cluster, "NODE", [sys.executable, str(program)])
+
+    def interrupt() -> None:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with ThreadPoolExecutor() as pool, pytest.raises(KeyboardInterrupt):
+        pool.submit(interrupt)
+        command(str(tmp_path))
+    assert (tmp_path / "ended").exists()
+
+
+PROGRAM = """
+import pathlib, sys, time
+
+folder = pathlib.Path(sys.argv[1])
+try:
+    (folder / "begun").touch()
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(0.6)
+    (folder / "ended").touch()
+"""
