@@ -229,6 +229,7 @@ def _open_terminal(cluster: LocalCluster, workers: int, rounds: int, out: Path, 
     client = ApiClient(endpoint(cluster))
     app = HyphaApp(client if record is None else RecordingClient(client, record), label=str(endpoint(cluster)))
     app.run()
+    signal.alarm(0)  # what limits the end of a terminal is not meant for that of a cluster
     if app.crash:
         raise HyphaError(app.crash)
     job = asyncio.run(look(job_id))

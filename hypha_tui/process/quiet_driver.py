@@ -43,7 +43,7 @@ class Output:
         )
 
     def write(self, text: str) -> None:
-        """All of it, to the terminal. From one that is gone SIGHUP is on its way, which ends us."""
+        """All of it, to the terminal. That it is gone shows at its input, which ends us."""
         left = text.encode(self._file.encoding, self._file.errors or "replace")
         with suppress(OSError):
             while left:
@@ -138,7 +138,10 @@ class QuietDriver(LinuxDriver):
                     if key.fd == self.fileno:
                         data = os.read(self.fileno, READ_BYTES)
                         if not data:
-                            selector.unregister(self.fileno)  # the terminal is gone; SIGHUP ends us
+                            # the kernel tells the first process of the session alone, which may be one that
+                            # waits for us, as make does
+                            selector.unregister(self.fileno)
+                            os.kill(os.getpid(), signal.SIGHUP)
                         for event in parser.feed(decode(data)) if data else ():
                             self.process_message(event)
                 for event in parser.tick():

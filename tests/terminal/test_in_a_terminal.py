@@ -87,6 +87,21 @@ def test_a_terminal_that_goes_away_leaves_no_process(reach: tuple[str, ...], tmp
         assert not (tmp_path / ".local/state/hypha-tui/crash.log").exists()
 
 
+def test_a_terminal_that_goes_away_ends_it_below_a_program_that_waits_for_it(
+    reach: tuple[str, ...], tmp_path: Path
+) -> None:
+    """`make demo`: the kernel tells make alone, and make waits for the demo."""
+    like_make = (
+        "import signal, subprocess, sys\n"
+        "signal.signal(signal.SIGHUP, lambda *_: None)\n"
+        "sys.exit(subprocess.call([sys.executable, '-m', 'hypha_tui', *sys.argv[1:]]))"
+    )
+    with in_pty(*reach, home=tmp_path, program=("-c", like_make)) as terminal:
+        terminal.wait("diloco-7")
+        terminal.hang_up()
+        assert terminal.process.wait(10) == 128 + signal.SIGHUP
+
+
 def test_a_polite_kill_gives_the_screen_back(reach: tuple[str, ...], tmp_path: Path) -> None:
     with in_pty(*reach, home=tmp_path) as terminal:
         terminal.wait("diloco-7")
