@@ -45,6 +45,8 @@ price = {price}
 floor = 0.5
 """
 
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+
 Tell = Callable[[str], None]
 
 
@@ -78,6 +80,7 @@ def run(
             else:
                 summary = _open_terminal(cluster, workers, rounds, out or Path(".demo"), record)
         finally:
+            _end_undisturbed()
             codes = cluster.stop()
             cluster.remove()
     late = [name for name, code in codes.items() if code != 0]
@@ -229,7 +232,7 @@ def _open_terminal(cluster: LocalCluster, workers: int, rounds: int, out: Path, 
     client = ApiClient(endpoint(cluster))
     app = HyphaApp(client if record is None else RecordingClient(client, record), label=str(endpoint(cluster)))
     app.run()
-    signal.alarm(0)  # what limits the end of a terminal is not meant for that of a cluster
+    _end_undisturbed()
     if app.crash:
         raise HyphaError(app.crash)
     job = asyncio.run(look(job_id))
@@ -276,9 +279,17 @@ def _terminated_as_interrupted() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, interrupt) for number in ENDINGS}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end_undisturbed() -> None:
+    """What is left to do is short: one more signal, or the limit on a terminal's end, must not leave the cluster's
+    folder behind."""
+    signal.alarm(0)
+    for number in ENDINGS:
+        signal.signal(number, signal.SIG_IGN)

@@ -136,7 +136,12 @@ class QuietDriver(LinuxDriver):
                 is_half = parser._timeout_time is not None
                 for key, _mask in selector.select(HALF_KEY_S if is_half else None):
                     if key.fd == self.fileno:
-                        data = os.read(self.fileno, READ_BYTES)
+                        try:
+                            data = os.read(self.fileno, READ_BYTES)
+                        except BlockingIOError:  # another reader of this terminal was there before
+                            continue
+                        except OSError:  # in the moment in which it goes away
+                            data = b""
                         if not data:
                             # the kernel tells the first process of the session alone, which may be one that
                             # waits for us, as make does

@@ -68,6 +68,19 @@ def test_a_demo_interrupted_at_any_moment_leaves_nothing(after_s: float, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_second_signal_does_not_cut_the_end_short(tmp_path: Path) -> None:
+    """A shell passes on the SIGHUP of a terminal that the kernel has told of, too."""
+    demo = start(tmp_path)
+    until(lambda: list(tmp_path.glob("hypha-demo-*/worker-1/state")), within_s=60, what="a worker starts")
+    for signal_ in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
+        demo.send_signal(signal_)
+        time.sleep(0.2)
+    _, err = demo.communicate(timeout=15)
+    assert demo.returncode == 130, err
+    assert processes_naming(str(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_killed_demo_takes_its_nodes_along() -> None:
     # a folder of its own, so short that the nodes' sockets lie in it: nobody cleans up after a killed demo
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:

@@ -70,7 +70,7 @@ async def test_twenty_simultaneous_starts_make_one_membership(make_identity: Mak
     """U1."""
     async with cluster(make_identity, tmp_path, 20) as overlays:
         everybody = {overlay.peer_id for overlay in overlays}
-        await eventually(lambda: all(members(overlay) == everybody for overlay in overlays), 20.0)
+        await eventually(lambda: all(len(members(overlay)) >= 21 for overlay in overlays), 20.0)
         assert {frozenset(members(overlay)) for overlay in overlays} == {frozenset(everybody)}
 
 
